@@ -1,0 +1,150 @@
+"""The `gristmill` command. Each command's work is imported only when it is called."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from config.settings import Settings, SettingsError, get_settings, load_settings
+
+
+class _Commands(click.Group):
+    """Turns the errors that are a user's to mend into one line and exit status 2."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        from tasks.errors import UserError
+
+        try:
+            return super().invoke(ctx)
+        except (SettingsError, UserError) as error:
+            click.echo(f"gristmill: {error}", err=True)
+            ctx.exit(2)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="gristmill")
+def main() -> None:
+    """Batch inference for LLMs on your own machines.
+
+    Try `gristmill run prompts.jsonl`: it starts all it needs, runs every request of the file through a
+    vLLM engine, and writes the results next to it in input order.
+    """
+
+
+@main.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Results file: .jsonl, .csv or .parquet.  [default: FILE with .results.jsonl]",
+)
+@click.option(
+    "-m",
+    "--model",
+    help="Model for lines that name none: a name from `gristmill models`, a hub name, or a folder.  "
+    "[default: the one the lines name, else the catalogue's default]",
+)
+@click.option("--endpoint", default="/v1/chat/completions", show_default=True, help="Url of every line.")
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for the database, stored files and logs.  [default: gristmill-data]",
+)
+def run(file: Path, output: Path | None, model: str | None, endpoint: str, data_dir: Path | None) -> None:
+    """Run the requests in FILE to the end and write their results.
+
+    FILE is in the format of OpenAI's Batch API: one JSON object a line, with custom_id, method, url and
+    body. Stop it in any way and run the same command again: it goes on where it was.
+
+    Exit status: 0 all succeeded, 1 some requests failed, 2 the job failed, 130 interrupted.
+    """
+    from rich.console import Console
+
+    from workers.run import RunRequest, run_file
+
+    request = RunRequest(
+        file=file,
+        output=output or file.with_name(file.stem + ".results.jsonl"),
+        model=model,
+        endpoint=endpoint,
+        data_dir=data_dir or get_settings().data_dir,
+    )
+    sys.exit(run_file(request, Console()))
+
+
+@main.command()
+@click.argument("model")
+@click.option("--devices", help="Device indices or UUIDs for this engine, comma-separated.  [default: all]")
+def worker(model: str, devices: str | None) -> None:
+    """Serve MODEL: start its engine and work on its queues until stopped.
+
+    Needs GRISTMILL_REDIS_URL and a database that other processes can reach. SIGTERM finishes what is in
+    the engine and gives back the rest; a second one gives back everything.
+    """
+    settings = _process_settings()
+    if model not in settings.catalogue:
+        raise click.BadParameter(f"not in the catalogue: {', '.join(settings.catalogue)}", param_hint="MODEL")
+    from workers.engine import EngineStartFailed
+    from workers.engine_worker import run_engine_worker
+
+    try:
+        sys.exit(run_engine_worker(settings, model, devices))
+    except EngineStartFailed as error:
+        click.echo(f"gristmill: the engine of {model!r} did not start: {error}", err=True)
+        sys.exit(3)
+
+
+@main.command()
+def system() -> None:
+    """Validate, plan, dispatch and finish jobs, until stopped."""
+    settings = _process_settings()
+    from tasks.database import Database
+    from workers.system_worker import run_system_worker
+
+    Database(settings.resolved_database_url()).migrate()
+    sys.exit(run_system_worker(settings))
+
+
+@main.command()
+def models() -> None:
+    """List the models in the catalogue."""
+    from rich.console import Console
+    from rich.table import Table
+
+    settings = get_settings()
+    table = Table("model", "engine", "source", "engine arguments")
+    for name, entry in settings.catalogue.items():
+        label = f"{name} (default)" if name == settings.default_model else name
+        arguments = " ".join(f"{key}={value}" for key, value in entry.engine_args.items())
+        table.add_row(label, entry.engine, entry.source, arguments)
+    Console().print(table)
+
+
+@main.command()
+def doctor() -> None:
+    """Check what Gristmill needs on this machine, and say what to do."""
+    from workers.doctor import examine
+
+    well = True
+    for finding in examine(get_settings()):
+        mark = click.style("ok  ", fg="green") if finding.ok else click.style("FAIL", fg="red")
+        click.echo(f"{mark} {finding.name}: {finding.detail}")
+        well = well and finding.ok
+    sys.exit(0 if well else 1)
+
+
+def _process_settings() -> Settings:
+    """Settings of a long-running process, whose logs go to stderr and whose parent it must not outlive."""
+    from config.logs import configure_logging
+    from workers.orphan_guard import guard_child
+
+    guard_child()
+    settings = load_settings()
+    settings.resolved_redis_url()
+    configure_logging(settings)
+    return settings
+
+
+if __name__ == "__main__":
+    main()

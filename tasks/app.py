@@ -1,0 +1,24 @@
+"""The Celery application that every process shares."""
+
+from typing import Any
+
+from celery import Celery
+
+from config.celeryconfig import celery_settings
+from config.settings import Settings, get_settings
+
+_chosen: list[Settings] = []
+
+
+def use_settings(settings: Settings) -> None:
+    """Configure the application from these settings instead of the process's own; before its first use."""
+    _chosen[:] = [settings]
+
+
+def _configuration() -> dict[str, Any]:
+    return celery_settings(_chosen[0] if _chosen else get_settings())
+
+
+app = Celery("gristmill", set_as_current=False)
+# Evaluated at the first use, so that importing this module needs no settings.
+app.add_defaults(_configuration)

@@ -1,0 +1,235 @@
+"""The life of a chunk: leased, its results recorded under the lease, finished or given back."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import insert, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from tasks.backends import Backends
+from tasks.clock import now_ms
+from tasks.database import Database
+from tasks.errors import LeaseLost
+from tasks.jobs import RUNNABLE, WRITABLE
+from tasks.planned_file import PlannedRequest, read_frame
+from tasks.tables import Chunk, ChunkState, Job, JobStatus, Lane, Result
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A worker's claim on a chunk. Everything written for the chunk carries its token."""
+
+    job_id: str
+    seq: int
+    token: int
+    attempt: int
+    """1 for the first start of the chunk."""
+    endpoint: str
+    lane: Lane
+    planned_key: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of one request."""
+
+    index: int
+    custom_id: str
+    status_code: int | None
+    body: bytes | None
+    """UTF-8 JSON; null when there was no HTTP-like answer."""
+    error_code: str | None = None
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    duration_ms: int = 0
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it belongs into the output file rather than the error file."""
+        return self.status_code == 200
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What the job looks like after a write."""
+
+    job_status: JobStatus
+    all_results_in: bool
+
+
+def lease_chunk(database: Database, job_id: str, seq: int, owner: str, lease_s: float) -> Lease | None:
+    """Claim a chunk that is on the runway.
+
+    None when somebody else has it, it is finished, or its job no longer runs: the message is a
+    repetition and is dropped.
+    """
+    with database.write() as session:
+        job = session.execute(
+            select(Job.endpoint, Job.lane, Job.planned_key).where(
+                Job.id == job_id, Job.status.in_(RUNNABLE), Job.planned_key.is_not(None)
+            )
+        ).one_or_none()
+        if job is None:
+            return None
+        chunk = session.execute(
+            update(Chunk)
+            .where(Chunk.job_id == job_id, Chunk.seq == seq, Chunk.state == ChunkState.QUEUED)
+            .values(
+                state=ChunkState.LEASED,
+                attempt=Chunk.attempt + 1,
+                lease_token=Chunk.lease_token + 1,
+                lease_owner=owner,
+                lease_expires_ms=now_ms() + int(lease_s * 1000),
+            )
+            .returning(Chunk.lease_token, Chunk.attempt, Chunk.offset, Chunk.length)
+        ).one_or_none()
+    if chunk is None:
+        return None
+    return Lease(
+        job_id=job_id,
+        seq=seq,
+        token=chunk.lease_token,
+        attempt=chunk.attempt,
+        endpoint=job.endpoint,
+        lane=Lane(job.lane),
+        planned_key=job.planned_key,
+        offset=chunk.offset,
+        length=chunk.length,
+    )
+
+
+def unfinished_requests(backends: Backends, lease: Lease) -> list[PlannedRequest]:
+    """The requests of a leased chunk that have no result yet."""
+    requests = read_frame(backends.storage, lease.planned_key, lease.offset, lease.length)
+    if lease.attempt == 1:
+        return requests
+    with backends.database.read() as session:
+        done = finished_indices(session, lease.job_id, [request.index for request in requests])
+    return [request for request in requests if request.index not in done]
+
+
+def finished_indices(session: Session, job_id: str, indices: Collection[int]) -> set[int]:
+    """Which of these requests have a result."""
+    return set(
+        session.scalars(select(Result.index).where(Result.job_id == job_id, Result.index.in_(indices)))
+    )
+
+
+def record_results(
+    database: Database, lease: Lease, outcomes: Sequence[Outcome], *, worker: str, lease_s: float, finish: bool
+) -> Recorded:
+    """Write results, move the job's counters with them and renew the lease, in one transaction.
+
+    With `finish` the chunk is done and the lease ends. Without outcomes it only renews.
+
+    Raises:
+        LeaseLost: another worker has the chunk, or the job has ended; nothing was written.
+    """
+    chunk_values = (
+        {"state": ChunkState.DONE, "lease_owner": None, "lease_expires_ms": None}
+        if finish
+        else {"lease_expires_ms": now_ms() + int(lease_s * 1000)}
+    )
+    try:
+        with database.write() as session:
+            _fence(session, lease, chunk_values)
+            insert_results(session, lease.job_id, outcomes, worker)
+            return count_results(session, lease.job_id, outcomes)
+    except IntegrityError:
+        # A result that is already there was counted when it was written: keep it, add the others.
+        with database.write() as session:
+            _fence(session, lease, chunk_values)
+            done = finished_indices(session, lease.job_id, [outcome.index for outcome in outcomes])
+            missing = [outcome for outcome in outcomes if outcome.index not in done]
+            insert_results(session, lease.job_id, missing, worker)
+            return count_results(session, lease.job_id, missing)
+
+
+def release_chunk(database: Database, lease: Lease, *, counts_as_attempt: bool) -> None:
+    """Give a chunk back; its unfinished requests will run again. A lost lease is fine."""
+    with database.write() as session:
+        session.execute(
+            update(Chunk)
+            .where(*_held_by(lease))
+            .values(
+                state=ChunkState.PENDING,
+                attempt=Chunk.attempt if counts_as_attempt else Chunk.attempt - 1,
+                lease_owner=None,
+                lease_expires_ms=None,
+            )
+        )
+
+
+def _held_by(lease: Lease) -> tuple[object, ...]:
+    return (
+        Chunk.job_id == lease.job_id,
+        Chunk.seq == lease.seq,
+        Chunk.state == ChunkState.LEASED,
+        Chunk.lease_token == lease.token,
+    )
+
+
+def _fence(session: Session, lease: Lease, values: dict[str, object]) -> None:
+    held = session.execute(update(Chunk).where(*_held_by(lease)).values(values).returning(Chunk.seq))  # type: ignore[arg-type]
+    if held.one_or_none() is None:
+        raise LeaseLost(f"chunk {lease.job_id}/{lease.seq} is no longer leased under token {lease.token}")
+
+
+def insert_results(session: Session, job_id: str, outcomes: Sequence[Outcome], worker: str) -> None:
+    """Add result rows.
+
+    Raises:
+        IntegrityError: one of them is already there.
+    """
+    if not outcomes:
+        return
+    finished = session.execute(select(now_ms())).scalar_one()
+    session.connection().execute(
+        insert(Result),
+        [
+            {
+                "job_id": job_id,
+                "idx": outcome.index,
+                "custom_id": outcome.custom_id,
+                "status_code": outcome.status_code,
+                "body": outcome.body,
+                "error_code": outcome.error_code,
+                "input_tokens": outcome.input_tokens,
+                "output_tokens": outcome.output_tokens,
+                "duration_ms": outcome.duration_ms,
+                "finished_ms": finished,
+                "worker": worker,
+            }
+            for outcome in outcomes
+        ],
+    )
+
+
+def count_results(session: Session, job_id: str, outcomes: Sequence[Outcome]) -> Recorded:
+    """Move the job's counters by these results, in the transaction that writes them.
+
+    Raises:
+        LeaseLost: the job has ended.
+    """
+    succeeded = sum(outcome.succeeded for outcome in outcomes)
+    row = session.execute(
+        update(Job)
+        .where(Job.id == job_id, Job.status.in_({*WRITABLE, JobStatus.FINALIZING}))
+        .values(
+            completed=Job.completed + succeeded,
+            failed=Job.failed + len(outcomes) - succeeded,
+            input_tokens=Job.input_tokens + sum(outcome.input_tokens for outcome in outcomes),
+            cached_tokens=Job.cached_tokens + sum(outcome.cached_tokens for outcome in outcomes),
+            output_tokens=Job.output_tokens + sum(outcome.output_tokens for outcome in outcomes),
+            reasoning_tokens=Job.reasoning_tokens + sum(outcome.reasoning_tokens for outcome in outcomes),
+        )
+        .returning(Job.status, Job.total, Job.completed, Job.failed)
+    ).one_or_none()
+    if row is None:
+        raise LeaseLost(f"job {job_id} has ended")
+    return Recorded(JobStatus(row.status), row.completed + row.failed >= row.total)

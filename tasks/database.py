@@ -1,0 +1,83 @@
+"""One way to the database, SQLite or PostgreSQL: transactions, their isolation, and migrations."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, create_engine, event, make_url
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import ConnectionPoolEntry
+
+SQLITE_BUSY_TIMEOUT_S = 30
+"""How long a SQLite writer waits for its turn. Writes are short; many processes may queue."""
+
+
+class Database:
+    """A pool of connections. Thread-safe; make one per process.
+
+    `write()` and `read()` each give a session in one transaction, committed at the end of the block and
+    rolled back if it raises. On SQLite a write takes the write lock at its start (BEGIN IMMEDIATE): a
+    transaction that reads first and asks for the lock later fails at once whenever another one wrote.
+    """
+
+    def __init__(self, url: str) -> None:
+        parsed = make_url(url)
+        self.is_sqlite = parsed.get_backend_name() == "sqlite"
+        self.url = url
+        if self.is_sqlite:
+            if parsed.database:
+                Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+            self._engine = create_engine(
+                url, connect_args={"timeout": SQLITE_BUSY_TIMEOUT_S, "isolation_level": None}
+            )
+            event.listen(self._engine, "connect", _set_up_sqlite)
+            event.listen(self._engine, "begin", _begin_sqlite)
+        else:
+            self._engine = create_engine(url, pool_pre_ping=True, pool_size=10, max_overflow=30)
+        self._writer = self._engine.execution_options(gristmill_write=True)
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """A session that may change rows."""
+        with Session(self._writer, expire_on_commit=False, autoflush=True) as session, session.begin():
+            yield session
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A session that only reads, from one consistent snapshot on SQLite."""
+        with Session(self._engine, expire_on_commit=False) as session, session.begin():
+            yield session
+
+    def migrate(self) -> None:
+        """Bring the tables to this version of Gristmill; safe with several processes at once."""
+        config = Config()
+        config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+        with self._writer.connect() as connection, connection.begin():
+            if not self.is_sqlite:
+                # One migration at a time; released when the transaction ends.
+                connection.exec_driver_sql("SELECT pg_advisory_xact_lock(712348)")
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+
+    def close(self) -> None:
+        """Close all idle connections."""
+        self._engine.dispose()
+
+
+def _set_up_sqlite(connection: sqlite3.Connection, _record: ConnectionPoolEntry) -> None:
+    for pragma in (
+        "journal_mode = WAL",
+        # Commits survive the death of any process; a power cut may cost the last moments.
+        "synchronous = NORMAL",
+        "foreign_keys = ON",
+    ):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    options: dict[str, Any] = dict(connection.get_execution_options())
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get("gristmill_write") else "BEGIN")

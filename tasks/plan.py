@@ -1,0 +1,56 @@
+"""How the requests of a job are ordered and cut into chunks."""
+
+from collections.abc import Iterator
+
+from tasks.planned_file import PlannedRequest
+
+BODY_BYTES_PER_TOKEN = 4
+"""A rule of thumb for JSON bodies in European languages; only used to size chunks and to show progress."""
+
+ASSUMED_OUTPUT_TOKENS = 256
+"""Output of a request that sets no limit."""
+
+MOST_ASSUMED_OUTPUT_TOKENS = 4096
+"""Limits above this are nearly always 'as much as you need'."""
+
+CHUNK_BYTES = 8 << 20
+"""Most bytes of bodies in a chunk, unless one request alone has more; bounds what a worker holds."""
+
+
+def estimate_tokens(body_bytes: int, max_output_tokens: int | None) -> int:
+    """Tokens a request will take in the engine, prompt and output."""
+    output = ASSUMED_OUTPUT_TOKENS if max_output_tokens is None else max_output_tokens
+    return body_bytes // BODY_BYTES_PER_TOKEN + min(output, MOST_ASSUMED_OUTPUT_TOKENS)
+
+
+class ChunkCutter:
+    """Collects requests until they make a chunk.
+
+    Requests run in input order. Ordering by shared prefix and expected length belongs here: before a
+    request is added, over a window of what intake has read.
+    """
+
+    def __init__(self, max_requests: int, max_tokens: int) -> None:
+        self._max_requests = max_requests
+        self._max_tokens = max_tokens
+        self._requests: list[PlannedRequest] = []
+        self._tokens = 0
+        self._bytes = 0
+
+    def add(self, request: PlannedRequest, tokens: int) -> Iterator[tuple[list[PlannedRequest], int]]:
+        """Take one request; yields the finished (requests, estimated tokens) that it does not fit into."""
+        if self._requests and (
+            len(self._requests) >= self._max_requests
+            or self._tokens + tokens > self._max_tokens
+            or self._bytes + len(request.body) > CHUNK_BYTES
+        ):
+            yield from self.rest()
+        self._requests.append(request)
+        self._tokens += tokens
+        self._bytes += len(request.body)
+
+    def rest(self) -> Iterator[tuple[list[PlannedRequest], int]]:
+        """The last chunk, if there is one."""
+        if self._requests:
+            yield self._requests, self._tokens
+        self._requests, self._tokens, self._bytes = [], 0, 0

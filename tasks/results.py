@@ -1,0 +1,130 @@
+"""Reading results: in input order, a page at a time, as OpenAI's output and error lines."""
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+from sqlalchemy import select
+
+from tasks.database import Database
+from tasks.errors import REQUEST_ERROR_MESSAGES
+from tasks.ids import request_id
+from tasks.tables import Result
+
+PAGE_ROWS = 500
+"""Rows read at a time: about half a megabyte of typical answers."""
+
+
+class ResultSet(StrEnum):
+    """Which results of a job."""
+
+    ALL = "all"
+    OUTPUT = "output"
+    """Those with status 200: OpenAI's output file."""
+    ERRORS = "errors"
+    """All others: OpenAI's error file."""
+
+
+class StoredResult(msgspec.Struct, frozen=True):
+    """One row of `results`, as exports need it."""
+
+    index: int
+    custom_id: str
+    status_code: int | None
+    body: bytes | None
+    error_code: str | None
+    input_tokens: int
+    output_tokens: int
+    duration_ms: int
+
+
+class _Response(msgspec.Struct):
+    status_code: int
+    request_id: str
+    body: msgspec.Raw
+
+
+class _Error(msgspec.Struct):
+    code: str
+    message: str
+
+
+class _OutputLine(msgspec.Struct):
+    id: str
+    custom_id: str
+    response: _Response | None
+    error: _Error | None
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def iter_results(database: Database, job_id: str, which: ResultSet = ResultSet.ALL) -> Iterator[StoredResult]:
+    """The results that are there now, in input order. Each page is a transaction of its own."""
+    columns = (
+        Result.index,
+        Result.custom_id,
+        Result.status_code,
+        Result.body,
+        Result.error_code,
+        Result.input_tokens,
+        Result.output_tokens,
+        Result.duration_ms,
+    )
+    query = select(*columns).where(Result.job_id == job_id).order_by(Result.index).limit(PAGE_ROWS)
+    if which is ResultSet.OUTPUT:
+        query = query.where(Result.status_code == 200)
+    elif which is ResultSet.ERRORS:
+        query = query.where(Result.status_code.is_distinct_from(200))
+    after = -1
+    while True:
+        with database.read() as session:
+            page = session.execute(query.where(Result.index > after)).all()
+        for row in page:
+            yield StoredResult(*row)
+        if len(page) < PAGE_ROWS:
+            return
+        after = page[-1][0]
+
+
+def output_line(job_id: str, result: StoredResult) -> bytes:
+    """The result as a line of an OpenAI output or error file, newline included."""
+    identifier = request_id(job_id, result.index)
+    response = error = None
+    if result.status_code is not None:
+        response = _Response(result.status_code, identifier, msgspec.Raw(result.body or b"null"))
+    else:
+        code = result.error_code or "engine_crash"
+        error = _Error(code, REQUEST_ERROR_MESSAGES[code])
+    return _encode(_OutputLine(identifier, result.custom_id, response, error)) + b"\n"
+
+
+def answer_text(result: StoredResult) -> str | None:
+    """The text a person looks for in an answer: of the first choice or output; null when there is none."""
+    body = decoded_body(result)
+    if not isinstance(body, dict):
+        return None
+    for choice in body.get("choices") or ():
+        message = choice.get("message")
+        return choice.get("text") if message is None else message.get("content")
+    for item in body.get("output") or ():
+        if item.get("type") == "message":
+            return "".join(part.get("text", "") for part in item.get("content") or ())
+    return None
+
+
+def error_message(result: StoredResult) -> str | None:
+    """Why the request failed; null when it did not."""
+    if result.status_code is None:
+        return REQUEST_ERROR_MESSAGES[result.error_code or "engine_crash"]
+    if result.status_code == 200:
+        return None
+    body = decoded_body(result)
+    error = body.get("error") if isinstance(body, dict) else None
+    return str(error.get("message")) if isinstance(error, dict) else f"status {result.status_code}"
+
+
+def decoded_body(result: StoredResult) -> Any:
+    """The answer's body as Python values; null when there was no answer."""
+    return None if result.body is None else msgspec.json.decode(result.body)

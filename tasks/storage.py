@@ -1,0 +1,96 @@
+"""Object storage: uploaded and planned files, on a local folder, S3 or anything else that obstore reaches."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlparse
+
+import obstore
+from obstore.exceptions import NotFoundError
+from obstore.store import LocalStore, ObjectStore, from_url
+
+from config.settings import Settings
+from tasks.errors import MachineError
+
+READ_BYTES = 1 << 20
+"""Size of one read of a stream: large enough for one round trip each, small enough to stay flat."""
+
+WRITE_BYTES = 8 << 20
+"""Size of one part of a multipart upload; S3 allows 10,000 of at least 5 MiB."""
+
+
+class Sink(Protocol):
+    """Where a streamed object is written; nothing is visible before `close`."""
+
+    def write(self, data: bytes, /) -> int: ...
+    def close(self) -> None: ...
+
+
+class StoredObjectMissing(MachineError):
+    """Storage lacks an object that the database points at."""
+
+
+class Storage:
+    """Named objects of any size. Thread-safe."""
+
+    def __init__(self, url: str, options: dict[str, str] | None = None) -> None:
+        self.url = url
+        self._store: ObjectStore
+        if url.startswith("file:"):
+            folder = Path(unquote(urlparse(url).path))
+            self._store = LocalStore(prefix=folder, mkdir=True)
+        else:
+            self._store = from_url(url, **(options or {}))  # type: ignore[call-overload]
+
+    def writer(self, key: str) -> Sink:
+        """Write an object of unknown size; it appears whole when the writer is closed, or not at all."""
+        return obstore.open_writer(self._store, key, buffer_size=WRITE_BYTES)
+
+    def put(self, key: str, blocks: Iterable[bytes]) -> tuple[int, str]:
+        """Store a stream of blocks; returns its size in bytes and its SHA-256 in hexadecimal."""
+        digest = hashlib.sha256()
+        size = 0
+        writer = self.writer(key)
+        for block in blocks:
+            digest.update(block)
+            size += len(block)
+            writer.write(block)
+        writer.close()
+        return size, digest.hexdigest()
+
+    def stream(self, key: str) -> Iterator[bytes]:
+        """The object's bytes in blocks of about `READ_BYTES`.
+
+        Raises:
+            StoredObjectMissing: there is no such object.
+        """
+        try:
+            for block in obstore.get(self._store, key).stream(min_chunk_size=READ_BYTES):
+                yield bytes(block)
+        except (NotFoundError, FileNotFoundError) as error:
+            raise StoredObjectMissing(f"{key} is not in storage") from error
+
+    def read_range(self, key: str, offset: int, length: int) -> bytes:
+        """One range of an object, in one request.
+
+        Raises:
+            StoredObjectMissing: there is no such object.
+        """
+        try:
+            return bytes(obstore.get_range(self._store, key, start=offset, length=length))
+        except (NotFoundError, FileNotFoundError) as error:
+            raise StoredObjectMissing(f"{key} is not in storage") from error
+
+    def delete(self, key: str) -> None:
+        """Remove an object; one that is not there is fine."""
+        try:
+            obstore.delete(self._store, key)
+        except (NotFoundError, FileNotFoundError):
+            return
+
+
+def open_storage(settings: Settings) -> Storage:
+    """The storage that the settings name."""
+    options = {name: value.get_secret_value() for name, value in settings.storage_options.items()}
+    return Storage(settings.resolved_storage_url(), options)

@@ -1,0 +1,68 @@
+"""Celery tasks of the system worker: thin shells around the domain's verbs."""
+
+import threading
+import time
+
+import structlog
+from kombu.exceptions import OperationalError
+
+from tasks import dispatch
+from tasks.app import app
+from tasks.backends import backends
+from tasks.finalise import settle
+from tasks.intake import run_intake
+from tasks.jobs import get_job
+from tasks.sweep import sweep
+from tasks.tables import JobStatus
+
+log = structlog.get_logger()
+
+_tick_lock = threading.Lock()
+_last_tick = 0.0
+
+
+@app.task(name="gristmill.intake")
+def intake(job_id: str) -> None:
+    """Validate and plan a job, then put its first chunks on the runway."""
+    run_intake(backends(), job_id)
+    job = get_job(backends().database, job_id)
+    if job.status == JobStatus.IN_PROGRESS and job.model is not None:
+        dispatch.fill_runway(app, backends(), job.model)
+
+
+@app.task(name="gristmill.settle")
+def settle_job(job_id: str) -> None:
+    """Bring a job whose results are all in to its end."""
+    settle(backends(), job_id)
+
+
+@app.task(name="gristmill.tick")
+def tick() -> None:
+    """Sweep. Ticks that piled up while nobody listened count as one."""
+    global _last_tick
+    if not _tick_lock.acquire(blocking=False):
+        return
+    try:
+        if time.monotonic() - _last_tick < backends().settings.tick_s / 2:
+            return
+        for job_id in sweep(app, backends()):
+            intake.delay(job_id)
+        _last_tick = time.monotonic()
+    finally:
+        _tick_lock.release()
+
+
+def announce(job_id: str) -> None:
+    """Tell the system worker of a new job. Without a broker the sweeper finds it later."""
+    try:
+        intake.delay(job_id)
+    except (OperationalError, OSError) as error:
+        log.warning("publish_failed", job=job_id, error=type(error).__name__)
+
+
+def announce_complete(job_id: str) -> None:
+    """Tell the system worker that the last result of a job is in; the sweeper would find it too."""
+    try:
+        settle_job.delay(job_id)
+    except (OperationalError, OSError) as error:
+        log.warning("publish_failed", job=job_id, error=type(error).__name__)

@@ -1,0 +1,208 @@
+"""What a request line must be: a typed decoder for good lines, and a careful look at the others."""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from tasks.errors import LineFault
+from tasks.lines import BadLine, read_lines
+
+MAX_CUSTOM_ID_CHARACTERS = 512
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+ENDPOINTS = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/embeddings",
+    "/v1/score",
+    "/v1/rerank",
+)
+"""Urls a job can have. Which of them a model serves depends on its engine."""
+
+
+class _Head(msgspec.Struct):
+    """The fields of a body that intake looks at; any type, because their values are the engine's to judge."""
+
+    model: Any = None
+    stream: Any = None
+    max_tokens: Any = None
+    max_completion_tokens: Any = None
+    max_output_tokens: Any = None
+
+
+class _Line(msgspec.Struct):
+    custom_id: str
+    method: str
+    url: str
+    body: msgspec.Raw
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+_decode_head = msgspec.json.Decoder(_Head).decode
+_decode_any = msgspec.json.Decoder().decode
+
+
+class ValidLine(msgspec.Struct, frozen=True, gc=False):
+    """A request line without structural faults."""
+
+    custom_id: str
+    body: bytes
+    """The body's JSON, exactly as it was sent."""
+    max_output_tokens: int | None
+    """What the request itself allows; null where it says nothing usable."""
+
+
+class Validator:
+    """Checks the lines of one job. The first line decides the model if the job names none."""
+
+    def __init__(self, endpoint: str, model: str | None, serves: Callable[[str], bool]) -> None:
+        self.endpoint = endpoint
+        self.model = model
+        """Model of the job; null until the first valid line of a job that names none."""
+        self._model_is_optional = model is not None
+        self._serves = serves
+
+    def check(self, number: int, line: bytes | BadLine) -> ValidLine | list[LineFault]:
+        """The request on this line, or everything that is wrong with it."""
+        if isinstance(line, BadLine):
+            return [_bad_line(number, line)]
+        try:
+            decoded = _decode_line(line)
+            head = _decode_head(decoded.body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return self._faults(number, line)
+        custom_id = decoded.custom_id
+        if (
+            decoded.method != "POST"
+            or decoded.url != self.endpoint
+            or not (head.model == self.model if head.model is not None else self._model_is_optional)
+            or (head.stream is not None and head.stream is not False)
+            or not custom_id
+            or len(custom_id) > MAX_CUSTOM_ID_CHARACTERS
+            or (not custom_id.isprintable() and _CONTROL_CHARACTER.search(custom_id))
+        ):
+            faults = self._faults(number, line)
+            if faults:
+                return faults
+        return ValidLine(custom_id, bytes(decoded.body), _output_limit(head))
+
+    def _faults(self, number: int, line: bytes) -> list[LineFault]:
+        """Every structural fault of a line that the fast path did not pass."""
+
+        def fault(code: str, message: str, param: str | None = None) -> LineFault:
+            return LineFault(code, message, number, param)
+
+        try:
+            value = _decode_any(line)
+        except RecursionError:
+            return [fault("invalid_json_line", "The line is nested too deeply.")]
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            return [fault("invalid_json_line", f"The line is not valid JSON: {error}.")]
+        if not isinstance(value, dict):
+            return [fault("invalid_json_line", f"The line must be a JSON object, not {_kind(value)}.")]
+
+        faults = [
+            fault("missing_required_parameter", f"The line lacks {name!r}.", name)
+            for name in ("custom_id", "method", "url", "body")
+            if name not in value
+        ]
+        if "custom_id" in value and (message := _custom_id_fault(value["custom_id"])):
+            faults.append(fault("invalid_custom_id", message, "custom_id"))
+        if "method" in value and value["method"] != "POST":
+            faults.append(fault("invalid_method", "'method' must be \"POST\".", "method"))
+        if "url" in value and value["url"] != self.endpoint:
+            faults.append(self._url_fault(number, value["url"]))
+        if "body" not in value:
+            return faults
+        body = value["body"]
+        if not isinstance(body, dict):
+            faults.append(fault("invalid_request", f"'body' must be an object, not {_kind(body)}.", "body"))
+            return faults
+        if body.get("stream") is not None and body.get("stream") is not False:
+            faults.append(
+                fault("stream_not_supported", "'stream' must be false in a batch request.", "body.stream")
+            )
+        if model_fault := self._model_fault(number, body.get("model")):
+            faults.append(model_fault)
+        return faults
+
+    def _url_fault(self, number: int, url: object) -> LineFault:
+        if not isinstance(url, str) or not url.startswith("/"):
+            message = f"'url' must be a path such as {self.endpoint!r}; other servers are never called."
+            return LineFault("invalid_url", message, number, "url")
+        message = f"'url' is {url!r}, but every request of this job goes to {self.endpoint!r}."
+        return LineFault("url_mismatch", message, number, "url")
+
+    def _model_fault(self, number: int, model: object) -> LineFault | None:
+        param = "body.model"
+        if model is None:
+            if self._model_is_optional:
+                return None
+            message = "'model' is missing: name it in each line, or for the whole job."
+            return LineFault("missing_required_parameter", message, number, param)
+        if not isinstance(model, str):
+            return LineFault("invalid_request", f"'model' must be a string, not {_kind(model)}.", number, param)
+        if self.model is None:
+            if not self._serves(model):
+                message = f"The model {model!r} is not in the catalogue."
+                return LineFault("model_not_found", message, number, param)
+            self.model = model
+        if model != self.model:
+            message = f"'model' is {model!r}, but this job runs on {self.model!r}: one model per file."
+            return LineFault("model_mismatch", message, number, param)
+        return None
+
+
+def first_named_model(blocks: Iterable[bytes], max_line_bytes: int) -> str | None:
+    """The model that the first readable line names, if any. Looks no further than that line."""
+    for _, line in read_lines(blocks, max_line_bytes):
+        if isinstance(line, bytes):
+            try:
+                model = _decode_head(_decode_line(line).body).model
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                return None
+            return model if isinstance(model, str) else None
+    return None
+
+
+def _output_limit(head: _Head) -> int | None:
+    for limit in (head.max_completion_tokens, head.max_tokens, head.max_output_tokens):
+        if type(limit) is int and limit > 0:
+            return limit
+    return None
+
+
+def _custom_id_fault(custom_id: object) -> str | None:
+    if not isinstance(custom_id, str):
+        return f"'custom_id' must be a string, not {_kind(custom_id)}."
+    if not custom_id:
+        return "'custom_id' must not be empty."
+    if len(custom_id) > MAX_CUSTOM_ID_CHARACTERS:
+        return f"'custom_id' has {len(custom_id)} characters; at most {MAX_CUSTOM_ID_CHARACTERS} are allowed."
+    if _CONTROL_CHARACTER.search(custom_id):
+        return "'custom_id' must not contain control characters."
+    return None
+
+
+def _bad_line(number: int, line: BadLine) -> LineFault:
+    message = {
+        BadLine.TOO_LONG: "The line is longer than this server accepts.",
+        BadLine.NOT_UTF8: "The line is not valid UTF-8.",
+    }[line]
+    return LineFault(line.value, message, number)
+
+
+def _kind(value: object) -> str:
+    """The JSON name of a value's type, with an article, for messages."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, int | float):
+        return "a number"
+    if isinstance(value, str):
+        return "a string"
+    return "an array" if isinstance(value, list) else "an object"

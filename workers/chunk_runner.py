@@ -1,0 +1,189 @@
+"""Runs chunks: leases one, sends its requests through the engine, records results as they finish."""
+
+import asyncio
+import queue
+import time
+from collections.abc import Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from threading import Event
+
+import structlog
+
+from tasks.backends import Backends
+from tasks.chunks import Lease, Outcome, Recorded, lease_chunk, record_results, release_chunk, unfinished_requests
+from tasks.errors import LeaseLost
+from tasks.planned_file import PlannedRequest
+from tasks.tables import JobStatus
+from workers.engine import EngineDead, EngineRequest, EngineUnavailable
+from workers.engine_host import EngineHost
+from workers.room import Holding
+
+log = structlog.get_logger()
+
+UNAVAILABLE_PAUSE_S = 5.0
+"""How long a chunk is kept back when the engine cannot take it now."""
+
+
+@dataclass(frozen=True)
+class _AllIn:
+    """The last message of a feed: nothing more comes, because of `error` if there is one."""
+
+    error: BaseException | None
+
+
+class ChunkRunner:
+    """Runs one chunk for each thread that calls it; the requests of all of them meet in one engine."""
+
+    def __init__(self, backends: Backends, host: EngineHost, in_flight: int, worker_id: str) -> None:
+        self._backends = backends
+        self._settings = backends.settings
+        self._host = host
+        self._seats = asyncio.Semaphore(in_flight)
+        self._worker_id = worker_id
+        self.stopping = Event()
+        """Set when the worker shuts down: nothing new enters the engine."""
+        self._cut_off_at = float("inf")
+
+    def stop(self) -> None:
+        """Let what is in the engine finish, for at most `drain_s`; give back the rest."""
+        self._cut_off_at = time.monotonic() + self._settings.drain_s
+        self.stopping.set()
+
+    def cut_off(self) -> None:
+        """Give back everything at once."""
+        self._cut_off_at = 0.0
+        self.stopping.set()
+
+    def run(self, job_id: str, seq: int, holding: Holding) -> Recorded | None:
+        """Run a chunk to its end; null when there was nothing to do or the chunk went elsewhere.
+
+        Raises:
+            EngineDead: the engine is gone; the chunk was given back.
+        """
+        lease = lease_chunk(self._backends.database, job_id, seq, self._worker_id, self._settings.lease_s)
+        if lease is None:
+            return None
+        chunk_log = log.bind(job=job_id, chunk=seq, attempt=lease.attempt, worker=self._worker_id)
+        try:
+            requests = unfinished_requests(self._backends, lease)
+            if lease.attempt > self._settings.max_attempts:
+                chunk_log.error("chunk_gave_up", requests=len(requests))
+                return self._record(lease, [_crashed(request) for request in requests], finish=True)
+            return self._run_leased(lease, requests, holding)
+        except LeaseLost:
+            chunk_log.warning("lease_lost")
+            return None
+        except EngineUnavailable as error:
+            # Nobody's fault here, and another try at once would fail too.
+            chunk_log.warning("engine_unavailable", error=str(error))
+            self.stopping.wait(min(UNAVAILABLE_PAUSE_S, self._settings.lease_s / 2))
+            release_chunk(self._backends.database, lease, counts_as_attempt=False)
+            return None
+        except EngineDead:
+            release_chunk(self._backends.database, lease, counts_as_attempt=True)
+            raise
+
+    def _run_leased(self, lease: Lease, requests: list[PlannedRequest], holding: Holding) -> Recorded | None:
+        finished: queue.SimpleQueue[Outcome | _AllIn] = queue.SimpleQueue()
+        feed = self._host.submit(self._feed(lease, requests, finished, holding))
+        feed.add_done_callback(
+            lambda done: finished.put(_AllIn(CancelledError() if done.cancelled() else done.exception()))
+        )
+        left = len(requests)
+        try:
+            while True:
+                outcomes, end = self._collect(finished)
+                left -= len(outcomes)
+                # The lease of a chunk that goes back is ended by the release, not by this write.
+                recorded = self._record(lease, outcomes, finish=end is not None and left == 0)
+                if end is not None:
+                    break
+                if recorded.job_status is not JobStatus.IN_PROGRESS or time.monotonic() > self._cut_off_at:
+                    feed.cancel()
+        except BaseException:
+            feed.cancel()
+            raise
+        if left == 0:
+            return recorded
+        if isinstance(end.error, BaseExceptionGroup):
+            raise end.error.exceptions[0]
+        if end.error is not None and not isinstance(end.error, CancelledError):
+            raise end.error
+        # Cut off by a cancelled job or by this worker's shutdown: neither is the chunk's fault.
+        release_chunk(self._backends.database, lease, counts_as_attempt=False)
+        return None
+
+    def _collect(self, finished: "queue.SimpleQueue[Outcome | _AllIn]") -> tuple[list[Outcome], _AllIn | None]:
+        """What finishes within one flush period, and the end if it comes."""
+        outcomes: list[Outcome] = []
+        flush_at = time.monotonic() + self._settings.flush_s
+        while True:
+            try:
+                item = finished.get(timeout=max(0.0, flush_at - time.monotonic()))
+            except queue.Empty:
+                return outcomes, None
+            if isinstance(item, _AllIn):
+                return outcomes, item
+            outcomes.append(item)
+
+    def _record(self, lease: Lease, outcomes: Sequence[Outcome], *, finish: bool) -> Recorded:
+        return record_results(
+            self._backends.database,
+            lease,
+            outcomes,
+            worker=self._worker_id,
+            lease_s=self._settings.lease_s,
+            finish=finish,
+        )
+
+    async def _feed(
+        self,
+        lease: Lease,
+        requests: Sequence[PlannedRequest],
+        finished: "queue.SimpleQueue[Outcome | _AllIn]",
+        holding: Holding,
+    ) -> None:
+        """Send requests into the engine as seats come free; each outcome is handed over when it is there."""
+
+        async def run_one(request: PlannedRequest) -> None:
+            finished.put(await self._answer(lease, request))
+
+        # A callback, because a task that is cancelled before its first step never enters a `finally`.
+        def free_seat(_: asyncio.Task[None]) -> None:
+            self._seats.release()
+            holding.give_back(1)
+
+        async with asyncio.TaskGroup() as running:
+            for request in requests:
+                await self._seats.acquire()
+                if self.stopping.is_set():
+                    self._seats.release()
+                    return
+                running.create_task(run_one(request)).add_done_callback(free_seat)
+
+    async def _answer(self, lease: Lease, request: PlannedRequest) -> Outcome:
+        started = time.monotonic()
+        answer = await self._host.engine.run(
+            EngineRequest(
+                id=f"{lease.job_id}-{request.index}-{lease.token}",
+                endpoint=lease.endpoint,
+                body=request.body,
+                priority=lease.lane.rank,
+            )
+        )
+        return Outcome(
+            index=request.index,
+            custom_id=request.custom_id,
+            status_code=answer.status_code,
+            body=answer.body,
+            input_tokens=answer.input_tokens,
+            output_tokens=answer.output_tokens,
+            cached_tokens=answer.cached_tokens,
+            reasoning_tokens=answer.reasoning_tokens,
+            duration_ms=int((time.monotonic() - started) * 1000),
+        )
+
+
+def _crashed(request: PlannedRequest) -> Outcome:
+    return Outcome(request.index, request.custom_id, None, None, "engine_crash")

@@ -1,0 +1,147 @@
+"""An engine behind a URL: any OpenAI-compatible server."""
+
+import asyncio
+import random
+from http import HTTPStatus
+from typing import Any
+
+import httpx
+import msgspec
+
+from config.catalogue import ModelEntry
+from workers.engine import (
+    EngineAnswer,
+    EngineCapacity,
+    EngineFigures,
+    EngineRequest,
+    EngineStartFailed,
+    EngineUnavailable,
+)
+
+DEFAULT_IN_FLIGHT = 128
+DEFAULT_CAPACITY_TOKENS = 10_000_000
+
+ATTEMPTS = 5
+FIRST_BACKOFF_S = 0.5
+LONGEST_BACKOFF_S = 20.0
+
+CONNECT_TIMEOUT_S = 10.0
+ANSWER_TIMEOUT_S = 3600.0
+"""A busy server may hold a long generation this long before we give up on it."""
+
+_TRY_AGAIN = frozenset(
+    {
+        HTTPStatus.REQUEST_TIMEOUT,
+        HTTPStatus.TOO_MANY_REQUESTS,
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+        HTTPStatus.BAD_GATEWAY,
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        HTTPStatus.GATEWAY_TIMEOUT,
+    }
+)
+"""The server's trouble, not the request's."""
+
+
+def backoff_s(attempt: int, jitter: float) -> float:
+    """Seconds to wait after failed attempt number `attempt` (from 1); `jitter` from 0 to 1 spreads it."""
+    return min(FIRST_BACKOFF_S * 2 ** (attempt - 1), LONGEST_BACKOFF_S) * (0.5 + jitter / 2)
+
+
+class OpenAIEngine:
+    """Sends each request to a server, under the model's name there."""
+
+    def __init__(self, name: str, entry: ModelEntry) -> None:
+        assert entry.base_url is not None
+        self._name = name
+        self._remote_name = entry.source
+        # Request urls carry the /v1 that a base URL ends with.
+        self._base_url = entry.base_url.rstrip("/").removesuffix("/v1")
+        self._headers = (
+            {"authorization": f"Bearer {entry.api_key.get_secret_value()}"} if entry.api_key else {}
+        )
+        self._client: httpx.AsyncClient | None = None
+        self._running = 0
+        self._prompt_tokens = 0
+        self._generation_tokens = 0
+
+    async def start(self) -> EngineCapacity:
+        """Connect, and see that the server has the model.
+
+        Raises:
+            EngineStartFailed: the server cannot be reached, refuses the key, or lacks the model.
+        """
+        self._client = httpx.AsyncClient(
+            base_url=self._base_url,
+            headers=self._headers,
+            timeout=httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=DEFAULT_IN_FLIGHT),
+        )
+        try:
+            response = await self._client.get("/v1/models", timeout=CONNECT_TIMEOUT_S)
+            response.raise_for_status()
+            served = [str(model["id"]) for model in response.json()["data"]]
+        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+            raise EngineStartFailed(f"{self._base_url}/v1/models: {error!r}") from error
+        if self._remote_name not in served:
+            raise EngineStartFailed(
+                f"{self._base_url} serves {', '.join(served) or 'nothing'}, not {self._remote_name!r}"
+            )
+        return EngineCapacity(DEFAULT_IN_FLIGHT, DEFAULT_CAPACITY_TOKENS)
+
+    async def run(self, request: EngineRequest) -> EngineAnswer:
+        """Post the request; try again with growing pauses while the server is in trouble.
+
+        Raises:
+            EngineUnavailable: it still is after `ATTEMPTS` tries.
+        """
+        assert self._client is not None
+        body: dict[str, Any] = {**msgspec.json.decode(request.body), "model": self._remote_name}
+        content = msgspec.json.encode(body)
+        headers = {"content-type": "application/json", "x-request-id": request.id}
+        self._running += 1
+        try:
+            for attempt in range(1, ATTEMPTS + 1):
+                try:
+                    response = await self._client.post(request.endpoint, content=content, headers=headers)
+                except httpx.TransportError as error:
+                    trouble = repr(error)
+                else:
+                    if response.status_code not in _TRY_AGAIN:
+                        return self._answer(response)
+                    trouble = f"status {response.status_code}"
+                if attempt < ATTEMPTS:
+                    await asyncio.sleep(backoff_s(attempt, random.random()))  # noqa: S311
+            raise EngineUnavailable(f"{self._base_url}{request.endpoint}: {trouble}, {ATTEMPTS} times")
+        finally:
+            self._running -= 1
+
+    def _answer(self, response: httpx.Response) -> EngineAnswer:
+        try:
+            body = msgspec.json.decode(response.content)
+        except msgspec.DecodeError as error:
+            raise EngineUnavailable(f"{self._base_url} answered {response.status_code} without JSON") from error
+        usage = body.get("usage") if isinstance(body, dict) else None
+        if not isinstance(usage, dict):
+            return EngineAnswer(response.status_code, response.content)
+        # Chat says prompt and completion, responses say input and output.
+        input_tokens = usage.get("prompt_tokens") or usage.get("input_tokens") or 0
+        output_tokens = usage.get("completion_tokens") or usage.get("output_tokens") or 0
+        self._prompt_tokens += input_tokens
+        self._generation_tokens += output_tokens
+        return EngineAnswer(response.status_code, response.content, input_tokens, output_tokens)
+
+    async def set_priority(self, request_id: str, priority: int) -> None:
+        """OpenAI's API has no such call: the request keeps the priority it was sent with."""
+
+    def figures(self) -> EngineFigures:
+        """What this worker sent and got; the server may serve others too."""
+        return EngineFigures(
+            running_requests=self._running,
+            prompt_tokens=self._prompt_tokens,
+            generation_tokens=self._generation_tokens,
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._client is not None:
+            await self._client.aclose()

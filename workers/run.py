@@ -1,0 +1,221 @@
+"""`gristmill run`: one file of prompts through an engine, to the end."""
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as ConsoleTable
+from sqlalchemy import select
+
+from config.catalogue import FALLBACK_MODEL, ModelEntry, is_hub_name_or_folder
+from config.settings import Settings, load_settings
+from tasks.app import use_settings
+from tasks.backends import Backends
+from tasks.errors import UserError
+from tasks.export import export_results, writer_for
+from tasks.jobs import JobRequest, create_job, find_resumable, get_job, mark_delivered, store_file
+from tasks.results import answer_text, error_message, iter_results
+from tasks.system import announce
+from tasks.tables import FINAL_STATUSES, Job, JobStatus, Worker
+from tasks.validation import first_named_model
+from workers.data_folder import DataFolder
+from workers.hub import why_unavailable
+from workers.local_mill import EngineKeepsFailing, LocalMill
+from workers.progress import RunProgress, human_duration
+
+EXIT_OK = 0
+EXIT_SOME_FAILED = 1
+EXIT_JOB_FAILED = 2
+EXIT_INTERRUPTED = 130
+
+POLL_S = 0.25
+READ_BYTES = 1 << 20
+SHOWN_RESULTS = 3
+SHOWN_FAULTS = 20
+SHOWN_CHARACTERS = 100
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What the command line asks for."""
+
+    file: Path
+    output: Path
+    model: str | None
+    endpoint: str
+    data_dir: Path
+
+
+def run_file(request: RunRequest, console: Console) -> int:
+    """Run a file to the end and write its results; returns the exit status.
+
+    An interrupted run is taken up again by the same command: finished requests are not run twice.
+
+    Raises:
+        UserError: the file, the model or the output cannot be used.
+    """
+    writer_for(request.output)
+    settings, model, environment = _settle_model(request, console)
+    with DataFolder(request.data_dir) as folder:
+        backends = Backends.open(settings)
+        backends.database.migrate()
+        started = time.monotonic()
+        job = _find_or_create(backends, request, model, console)
+        try:
+            job = _run_to_end(backends, settings, folder, environment, job, console)
+        except KeyboardInterrupt:
+            console.print("\nInterrupted. What is finished is kept: run the same command again to go on.")
+            return EXIT_INTERRUPTED
+        except EngineKeepsFailing as error:
+            console.print("[red]The engine does not start or keeps dying.[/red] The end of its log:\n")
+            console.print(escape(str(error)))
+            console.print(f"\nThe whole log: {folder.logs / 'engine.log'}. Run the same command to go on.")
+            return EXIT_JOB_FAILED
+        return _deliver(backends, job, request, time.monotonic() - started, console)
+
+
+def _settle_model(request: RunRequest, console: Console) -> tuple[Settings, str | None, dict[str, str]]:
+    """The settings of this run, the job's model, and the environment that tells the children the same."""
+    environment = {"GRISTMILL_DATA_DIR": str(request.data_dir.absolute())}
+    settings = load_settings(data_dir=request.data_dir.absolute())
+    model = request.model
+    if model is not None and model not in settings.catalogue:
+        if not is_hub_name_or_folder(model):
+            known = ", ".join(sorted(settings.catalogue))
+            raise UserError(f"no model {model!r} in the catalogue ({known}); a hub name has a slash in it")
+        models = {**settings.models, model: ModelEntry(source=model)}
+        settings = settings.model_copy(update={"models": models})
+        environment["GRISTMILL_MODELS"] = json.dumps({model: {"source": model}})
+    chosen = model or _named_in_file(request.file, settings)
+    if chosen is None:
+        chosen = model = settings.default_model
+        if reason := why_unavailable(settings.catalogue[chosen]):
+            console.print(
+                f"[yellow]No model was named, and the default {chosen} cannot be used: {escape(reason)}.\n"
+                f"Using the built-in model {FALLBACK_MODEL!r} instead: random weights, so its answers are "
+                "noise.[/yellow] Name another with --model."
+            )
+            model = FALLBACK_MODEL
+    elif chosen in settings.catalogue and (reason := why_unavailable(settings.catalogue[chosen])):
+        raise UserError(f"the model {chosen!r} cannot be used: {reason}")
+    return settings, model, environment
+
+
+def _named_in_file(file: Path, settings: Settings) -> str | None:
+    return first_named_model(_blocks(file), settings.max_line_bytes)
+
+
+def _blocks(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as opened:
+        while block := opened.read(READ_BYTES):
+            yield block
+
+
+def _find_or_create(backends: Backends, request: RunRequest, model: str | None, console: Console) -> Job:
+    key = _resume_key(request, model)
+    job = find_resumable(backends.database, key)
+    if job is not None:
+        done = job.completed + job.failed
+        console.print(f"Going on with {job.id}: {done:,} of {job.total:,} requests are finished.")
+        return job
+    file = store_file(backends, _blocks(request.file), filename=request.file.name)
+    job = create_job(
+        backends,
+        JobRequest(endpoint=request.endpoint, input_file_id=file.id, model=model, resume_key=key),
+    )
+    console.print(f"{job.id}: {request.file} ({file.bytes / 1e6:,.1f} MB)")
+    return job
+
+
+def _resume_key(request: RunRequest, model: str | None) -> str:
+    """The same for the same work: what is in the file, and what is asked of it."""
+    digest = hashlib.sha256()
+    for block in _blocks(request.file):
+        digest.update(block)
+    return f"run:{digest.hexdigest()}:{request.endpoint}:{model}"
+
+
+def _run_to_end(
+    backends: Backends,
+    settings: Settings,
+    folder: DataFolder,
+    environment: dict[str, str],
+    job: Job,
+    console: Console,
+) -> Job:
+    if job.status in FINAL_STATUSES:
+        return job
+    with LocalMill(settings, folder, environment) as mill:
+        use_settings(mill.settings)
+        announce(job.id)
+        with RunProgress(console, _input_bytes(backends, job)) as progress:
+            engine_started = False
+            while True:
+                job = get_job(backends.database, job.id)
+                if job.status in FINAL_STATUSES:
+                    return job
+                if job.status == JobStatus.IN_PROGRESS and not engine_started:
+                    assert job.model is not None
+                    mill.start_engine(job.model)
+                    engine_started = True
+                progress.show(job, engine_ready=_has_worker(backends, job))
+                mill.keep_running(job.completed + job.failed)
+                time.sleep(POLL_S)
+
+
+def _input_bytes(backends: Backends, job: Job) -> int:
+    from tasks.tables import File
+
+    with backends.database.read() as session:
+        return session.execute(select(File.bytes).where(File.id == job.input_file_id)).scalar_one()
+
+
+def _has_worker(backends: Backends, job: Job) -> bool:
+    with backends.database.read() as session:
+        return session.execute(select(Worker.id).where(Worker.model == job.model).limit(1)).first() is not None
+
+
+def _deliver(backends: Backends, job: Job, request: RunRequest, seconds: float, console: Console) -> int:
+    if job.status == JobStatus.FAILED:
+        _show_faults(job, console)
+        mark_delivered(backends.database, job.id)
+        return EXIT_JOB_FAILED
+    written = export_results(backends.database, job.id, request.output)
+    mark_delivered(backends.database, job.id)
+    _show_some(backends, job, console)
+    done = job.completed + job.failed
+    tokens = job.input_tokens + job.output_tokens
+    console.print(
+        f"\n{job.status}: {job.completed:,} succeeded, {job.failed:,} failed, of {job.total:,}; "
+        f"{tokens:,} tokens in {human_duration(seconds)} ({done / max(seconds, 0.001):,.1f} req/s, start-up "
+        f"included)\n{written:,} results in input order: [bold]{escape(str(request.output))}[/bold]",
+        highlight=False,
+    )
+    if job.status != JobStatus.COMPLETED:
+        return EXIT_JOB_FAILED
+    return EXIT_SOME_FAILED if job.failed else EXIT_OK
+
+
+def _show_faults(job: Job, console: Console) -> None:
+    faults = job.errors or []
+    console.print(f"[red]The file was refused; nothing was run.[/red] {len(faults)} faults:")
+    table = ConsoleTable("line", "code", "what is wrong")
+    for fault in faults[:SHOWN_FAULTS]:
+        table.add_row(str(fault["line"] or ""), fault["code"], escape(fault["message"]))
+    console.print(table)
+    if len(faults) > SHOWN_FAULTS:
+        console.print(f"and {len(faults) - SHOWN_FAULTS} more")
+
+
+def _show_some(backends: Backends, job: Job, console: Console) -> None:
+    for number, result in enumerate(iter_results(backends.database, job.id)):
+        if number == SHOWN_RESULTS:
+            break
+        text = error_message(result) or answer_text(result) or (result.body or b"").decode()
+        shown = " ".join(text.split())[:SHOWN_CHARACTERS]
+        console.print(f"  {escape(result.custom_id)}: {escape(shown)!r}", highlight=False)
