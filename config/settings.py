@@ -64,7 +64,7 @@ class Settings(BaseSettings):
     max_listed_errors: PositiveInt = 100
     """Faulty lines a failed job lists."""
 
-    chunk_requests: Annotated[int, Field(ge=1, le=4096)] = 128
+    chunk_requests: Annotated[int, Field(ge=1, le=4096)] = 256
     """Most requests in a chunk."""
     chunk_tokens: PositiveInt = 131_072
     """Most estimated tokens (prompt and output) in a chunk, unless one request alone has more."""

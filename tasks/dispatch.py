@@ -84,11 +84,12 @@ def publish(app: Celery, chunks: Sequence[QueuedChunk]) -> None:
 
 def _take_pending(database: Database, model: str, runway_chunks: int) -> list[QueuedChunk]:
     with database.read() as session:
-        if _room(session.execute(_count_queued(model)).scalar_one(), runway_chunks) == 0:
+        # Filled in strides: one transaction for half a runway, not one for each finished chunk.
+        if session.execute(_count_queued(model)).scalar_one() > runway_chunks // 2:
             return []
     taken: list[QueuedChunk] = []
     with database.write() as session:
-        room = _room(session.execute(_count_queued(model)).scalar_one(), runway_chunks)
+        room = runway_chunks - session.execute(_count_queued(model)).scalar_one()
         waiting = [
             WaitingJob(row.id, Lane(row.lane), row.created_ms, row.pending)
             for row in session.execute(
@@ -119,10 +120,6 @@ def _take_pending(database: Database, model: str, runway_chunks: int) -> list[Qu
                 key=lambda chunk: chunk.seq,
             )
     return taken
-
-
-def _room(queued: int, runway_chunks: int) -> int:
-    return max(0, runway_chunks - queued)
 
 
 def _count_queued(model: str) -> Select[tuple[int]]:

@@ -13,7 +13,7 @@ from tasks.custom_ids import CustomIds
 from tasks.errors import LineFault
 from tasks.jobs import IntakeClaim, PlannedJob, accept_plan, claim_intake, reject_input, renew_intake
 from tasks.lines import read_lines
-from tasks.plan import ChunkCutter, estimate_tokens
+from tasks.plan import ChunkCutter, PlannedChunk, estimate_tokens
 from tasks.planned_file import PlannedFileWriter, PlannedRequest
 from tasks.storage import Sink, StoredObjectMissing
 from tasks.tables import ChunkState
@@ -103,8 +103,8 @@ class _Pass:
                 if not faults:
                     tokens = estimate_tokens(len(request.body), request.max_output_tokens)
                     planned = PlannedRequest(total, request.custom_id, request.body)
-                    for chunk in cutter.add(planned, tokens):
-                        self._append(writer, *chunk)
+                    if chunk := cutter.add(planned, tokens):
+                        self._append(writer, chunk)
                     total_tokens += tokens
                 total += 1
             for line_number, earlier in custom_ids.duplicates():
@@ -115,8 +115,8 @@ class _Pass:
             return faults[: settings.max_listed_errors]
         if total == 0:
             return [LineFault("empty_file", "The file has no requests.")]
-        for chunk in cutter.rest():
-            self._append(writer, *chunk)
+        if chunk := cutter.rest():
+            self._append(writer, chunk)
         writer.close()
         assert validator.model is not None
         return PlannedJob(
@@ -128,15 +128,15 @@ class _Pass:
             chunks=self._chunks,
         )
 
-    def _append(self, writer: PlannedFileWriter, requests: list[PlannedRequest], tokens: int) -> None:
-        offset, length = writer.append(requests)
+    def _append(self, writer: PlannedFileWriter, chunk: PlannedChunk) -> None:
+        offset, length = writer.append(chunk.requests)
         self._chunks.append(
             {
                 "seq": len(self._chunks),
                 "offset": offset,
                 "length": length,
-                "requests": len(requests),
-                "estimated_tokens": tokens,
+                "requests": len(chunk.requests),
+                "estimated_tokens": chunk.estimated_tokens,
                 "prefix_group": None,
                 "state": ChunkState.PENDING,
                 "attempt": 0,

@@ -1,6 +1,6 @@
 """How the requests of a job are ordered and cut into chunks."""
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 
 from tasks.planned_file import PlannedRequest
 
@@ -23,6 +23,14 @@ def estimate_tokens(body_bytes: int, max_output_tokens: int | None) -> int:
     return body_bytes // BODY_BYTES_PER_TOKEN + min(output, MOST_ASSUMED_OUTPUT_TOKENS)
 
 
+@dataclass(frozen=True)
+class PlannedChunk:
+    """Requests that travel together."""
+
+    requests: list[PlannedRequest]
+    estimated_tokens: int
+
+
 class ChunkCutter:
     """Collects requests until they make a chunk.
 
@@ -37,20 +45,22 @@ class ChunkCutter:
         self._tokens = 0
         self._bytes = 0
 
-    def add(self, request: PlannedRequest, tokens: int) -> Iterator[tuple[list[PlannedRequest], int]]:
-        """Take one request; yields the finished (requests, estimated tokens) that it does not fit into."""
+    def add(self, request: PlannedRequest, tokens: int) -> PlannedChunk | None:
+        """Take one request; returns the finished chunk that it did not fit into, if there is one."""
+        full = None
         if self._requests and (
             len(self._requests) >= self._max_requests
             or self._tokens + tokens > self._max_tokens
             or self._bytes + len(request.body) > CHUNK_BYTES
         ):
-            yield from self.rest()
+            full = self.rest()
         self._requests.append(request)
         self._tokens += tokens
         self._bytes += len(request.body)
+        return full
 
-    def rest(self) -> Iterator[tuple[list[PlannedRequest], int]]:
-        """The last chunk, if there is one."""
-        if self._requests:
-            yield self._requests, self._tokens
+    def rest(self) -> PlannedChunk | None:
+        """What has been collected since the last finished chunk, if anything."""
+        chunk = PlannedChunk(self._requests, self._tokens) if self._requests else None
         self._requests, self._tokens, self._bytes = [], 0, 0
+        return chunk

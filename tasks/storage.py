@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlparse
@@ -13,11 +14,14 @@ from obstore.store import LocalStore, ObjectStore, from_url
 from config.settings import Settings
 from tasks.errors import MachineError
 
-READ_BYTES = 1 << 20
-"""Size of one read of a stream: large enough for one round trip each, small enough to stay flat."""
+READ_BYTES = 2 << 20
+"""Size of one read of a stream: worth a round trip, and small enough to stay flat."""
 
-WRITE_BYTES = 8 << 20
+PART_BYTES = 8 << 20
 """Size of one part of a multipart upload; S3 allows 10,000 of at least 5 MiB."""
+
+PARTS_UNDER_WAY = 2
+"""Parts uploaded at a time; each is held in memory until it is through."""
 
 
 class Sink(Protocol):
@@ -45,7 +49,7 @@ class Storage:
 
     def writer(self, key: str) -> Sink:
         """Write an object of unknown size; it appears whole when the writer is closed, or not at all."""
-        return obstore.open_writer(self._store, key, buffer_size=WRITE_BYTES)
+        return obstore.open_writer(self._store, key, buffer_size=PART_BYTES, max_concurrency=PARTS_UNDER_WAY)
 
     def put(self, key: str, blocks: Iterable[bytes]) -> tuple[int, str]:
         """Store a stream of blocks; returns its size in bytes and its SHA-256 in hexadecimal."""
@@ -60,16 +64,26 @@ class Storage:
         return size, digest.hexdigest()
 
     def stream(self, key: str) -> Iterator[bytes]:
-        """The object's bytes in blocks of about `READ_BYTES`.
+        """The object's bytes in blocks of `READ_BYTES`.
+
+        Ranges rather than one long answer: on a local disk five times as fast, and a connection that
+        breaks costs one block.
 
         Raises:
             StoredObjectMissing: there is no such object.
         """
-        try:
-            for block in obstore.get(self._store, key).stream(min_chunk_size=READ_BYTES):
-                yield bytes(block)
-        except (NotFoundError, FileNotFoundError) as error:
-            raise StoredObjectMissing(f"{key} is not in storage") from error
+        size = self.size(key)
+        for offset in range(0, size, READ_BYTES):
+            yield self.read_range(key, offset, min(READ_BYTES, size - offset))
+
+    def size(self, key: str) -> int:
+        """The object's size in bytes.
+
+        Raises:
+            StoredObjectMissing: there is no such object.
+        """
+        with _missing_as_ours(key):
+            return obstore.head(self._store, key)["size"]
 
     def read_range(self, key: str, offset: int, length: int) -> bytes:
         """One range of an object, in one request.
@@ -77,17 +91,22 @@ class Storage:
         Raises:
             StoredObjectMissing: there is no such object.
         """
-        try:
+        with _missing_as_ours(key):
             return bytes(obstore.get_range(self._store, key, start=offset, length=length))
-        except (NotFoundError, FileNotFoundError) as error:
-            raise StoredObjectMissing(f"{key} is not in storage") from error
 
     def delete(self, key: str) -> None:
         """Remove an object; one that is not there is fine."""
-        try:
+        with suppress(NotFoundError, FileNotFoundError):
             obstore.delete(self._store, key)
-        except (NotFoundError, FileNotFoundError):
-            return
+
+
+@contextmanager
+def _missing_as_ours(key: str) -> Iterator[None]:
+    """Turn obstore's ways of saying that an object is not there into `StoredObjectMissing`."""
+    try:
+        yield
+    except (NotFoundError, FileNotFoundError) as error:
+        raise StoredObjectMissing(f"{key} is not in storage") from error
 
 
 def open_storage(settings: Settings) -> Storage:
