@@ -99,7 +99,20 @@ def measure(folder: Path, lines: int, database_url: str | None) -> Measurement:
 def write_input(file: Path, lines: int) -> None:
     """Chat requests of some 600 bytes."""
     chance = random.Random(0)
-    words = "grain mill stone flour water wheel sack miller bread wind sail river".split()
+    words = [
+        "grain",
+        "mill",
+        "stone",
+        "flour",
+        "water",
+        "wheel",
+        "sack",
+        "miller",
+        "bread",
+        "wind",
+        "sail",
+        "river",
+    ]
     with file.open("w") as opened:
         for number in range(lines):
             content = " ".join(chance.choices(words, k=PROMPT_WORDS))

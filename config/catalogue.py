@@ -75,9 +75,19 @@ class ModelEntry(BaseModel):
 
 BUILTIN_MODELS: dict[str, ModelEntry] = {
     DEFAULT_MODEL: ModelEntry(source=DEFAULT_MODEL, engine_args={"max_model_len": 4096}),
-    "tiny": ModelEntry(source=BUILTIN_TINY, engine_args={"max_model_len": 2048}),
+    # In float32, because vLLM's bfloat16 kernels stop some processors with an illegal instruction.
+    "tiny": ModelEntry(
+        source=BUILTIN_TINY,
+        engine_args={
+            "max_model_len": 2048,
+            "dtype": "float32",
+            "enable_auto_tool_choice": True,
+            "tool_call_parser": "hermes",
+        },
+    ),
     "tiny-embed": ModelEntry(
-        source=BUILTIN_TINY, engine_args={"max_model_len": 2048, "runner": "pooling", "convert": "embed"}
+        source=BUILTIN_TINY,
+        engine_args={"max_model_len": 2048, "dtype": "float32", "runner": "pooling", "convert": "embed"},
     ),
 }
 """Always in the catalogue, unless the settings name a model of the same name."""

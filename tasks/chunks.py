@@ -2,8 +2,9 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import ColumnElement, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -24,7 +25,7 @@ class Lease:
     seq: int
     token: int
     attempt: int
-    """1 for the first start of the chunk."""
+    """Starts that count against `max_attempts`, this one included."""
     endpoint: str
     lane: Lane
     planned_key: str
@@ -106,7 +107,8 @@ def lease_chunk(database: Database, job_id: str, seq: int, owner: str, lease_s: 
 def unfinished_requests(backends: Backends, lease: Lease) -> list[PlannedRequest]:
     """The requests of a leased chunk that have no result yet."""
     requests = read_frame(backends.storage, lease.planned_key, lease.offset, lease.length)
-    if lease.attempt == 1:
+    if lease.token == 1:
+        # Nobody had it before. (The attempt does not say so: a drained worker takes its own back.)
         return requests
     with backends.database.read() as session:
         done = finished_indices(session, lease.job_id, [request.index for request in requests])
@@ -121,7 +123,13 @@ def finished_indices(session: Session, job_id: str, indices: Collection[int]) ->
 
 
 def record_results(
-    database: Database, lease: Lease, outcomes: Sequence[Outcome], *, worker: str, lease_s: float, finish: bool
+    database: Database,
+    lease: Lease,
+    outcomes: Sequence[Outcome],
+    *,
+    worker: str,
+    lease_s: float,
+    finish: bool,
 ) -> Recorded:
     """Write results, move the job's counters with them and renew the lease, in one transaction.
 
@@ -130,7 +138,7 @@ def record_results(
     Raises:
         LeaseLost: another worker has the chunk, or the job has ended; nothing was written.
     """
-    chunk_values = (
+    chunk_values: dict[str, Any] = (
         {"state": ChunkState.DONE, "lease_owner": None, "lease_expires_ms": None}
         if finish
         else {"lease_expires_ms": now_ms() + int(lease_s * 1000)}
@@ -165,7 +173,7 @@ def release_chunk(database: Database, lease: Lease, *, counts_as_attempt: bool) 
         )
 
 
-def _held_by(lease: Lease) -> tuple[object, ...]:
+def _held_by(lease: Lease) -> tuple[ColumnElement[bool], ...]:
     return (
         Chunk.job_id == lease.job_id,
         Chunk.seq == lease.seq,
@@ -174,8 +182,8 @@ def _held_by(lease: Lease) -> tuple[object, ...]:
     )
 
 
-def _fence(session: Session, lease: Lease, values: dict[str, object]) -> None:
-    held = session.execute(update(Chunk).where(*_held_by(lease)).values(values).returning(Chunk.seq))  # type: ignore[arg-type]
+def _fence(session: Session, lease: Lease, values: dict[str, Any]) -> None:
+    held = session.execute(update(Chunk).where(*_held_by(lease)).values(values).returning(Chunk.seq))
     if held.one_or_none() is None:
         raise LeaseLost(f"chunk {lease.job_id}/{lease.seq} is no longer leased under token {lease.token}")
 

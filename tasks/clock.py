@@ -8,7 +8,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.expression import ColumnElement
 
 
-class now_ms(ColumnElement[int]):  # noqa: N801 - reads as the SQL function it stands for
+class now_ms(ColumnElement[int]):
     """SQL expression: the present time in milliseconds since the epoch."""
 
     type = BigInteger()

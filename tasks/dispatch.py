@@ -122,7 +122,7 @@ def _take_pending(database: Database, model: str, runway_chunks: int) -> list[Qu
     return taken
 
 
-def _count_queued(model: str) -> Select[tuple[int]]:
+def _count_queued(model: str) -> Select[int]:
     return (
         select(func.count())
         .select_from(Chunk)

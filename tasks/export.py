@@ -2,6 +2,8 @@
 
 import csv
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from errno import EISDIR
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +39,44 @@ def export_results(database: Database, job_id: str, path: Path) -> int:
     """Write all results in input order; returns how many. The file appears whole or not at all.
 
     Raises:
-        UserError: the ending names no known format.
+        UserError: the ending names no known format, or the place cannot be written.
     """
     write = writer_for(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
+    partial = _partial(path)
     try:
         count = write(iter_results(database, job_id), job_id, partial)
         partial.replace(path)
+    except OSError as error:
+        raise _unwritable(path, error) from error
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
     return count
+
+
+def check_destination(path: Path) -> None:
+    """Find out now whether results can be written there, not after a night's work; makes the folder.
+
+    Raises:
+        UserError: the ending names no known format, or the place cannot be written.
+    """
+    writer_for(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _partial(path).touch()
+        _partial(path).unlink()
+        if path.is_dir():
+            raise IsADirectoryError(EISDIR, "it is a folder")
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(path.name + ".partial")
+
+
+def _unwritable(path: Path, error: OSError) -> UserError:
+    return UserError(f"the results cannot be written to {path}: {error.strerror}", param="output")
 
 
 def writer_for(path: Path) -> Callable[[Iterator[StoredResult], str, Path], int]:

@@ -52,9 +52,7 @@ def expire_overdue(database: Database) -> None:
                 move_job(session, job_id, {JobStatus.VALIDATING}, JobStatus.EXPIRED)
             else:
                 # Its presence tells the steps that follow that the job ran out of time.
-                move_job(
-                    session, job_id, {JobStatus.IN_PROGRESS}, JobStatus.FINALIZING, expired_ms=now_ms()
-                )
+                move_job(session, job_id, {JobStatus.IN_PROGRESS}, JobStatus.FINALIZING, expired_ms=now_ms())
 
 
 def _fill(backends: Backends, job: Job, error_code: str) -> None:

@@ -80,7 +80,12 @@ def audit(session: Session, tenant: str, action: str, subject: str, **detail: An
 
 
 def store_file(
-    backends: Backends, blocks: Iterable[bytes], *, filename: str, tenant: str = "local", purpose: str = "batch"
+    backends: Backends,
+    blocks: Iterable[bytes],
+    *,
+    filename: str,
+    tenant: str = "local",
+    purpose: str = "batch",
 ) -> File:
     """Stream a file into storage and record it.
 
@@ -208,7 +213,9 @@ def cancel_job(database: Database, job_id: str) -> Job:
             )
     job = get_job(database, job_id)
     if not stopped and job.status not in (JobStatus.CANCELLING, JobStatus.CANCELLED):
-        raise Conflict(f"The job is {job.status} and can no longer be cancelled.", code="batch_not_cancellable")
+        raise Conflict(
+            f"The job is {job.status} and can no longer be cancelled.", code="batch_not_cancellable"
+        )
     return job
 
 

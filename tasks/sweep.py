@@ -44,7 +44,7 @@ def take_back_expired_leases(database: Database) -> int:
         return len(taken.all())
 
 
-def _expired_leases() -> Select[tuple[int]]:
+def _expired_leases() -> Select[int]:
     return select(Chunk.seq).where(Chunk.state == ChunkState.LEASED, Chunk.lease_expires_ms < now_ms())
 
 
@@ -67,9 +67,7 @@ def _models_with_pending(database: Database) -> list[str]:
             select(Job.model)
             .where(
                 Job.status == JobStatus.IN_PROGRESS,
-                select(Chunk.seq)
-                .where(Chunk.job_id == Job.id, Chunk.state == ChunkState.PENDING)
-                .exists(),
+                select(Chunk.seq).where(Chunk.job_id == Job.id, Chunk.state == ChunkState.PENDING).exists(),
             )
             .distinct()
         )

@@ -20,9 +20,7 @@ class JobStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
-FINAL_STATUSES = frozenset(
-    {JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.EXPIRED, JobStatus.CANCELLED}
-)
+FINAL_STATUSES = frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.EXPIRED, JobStatus.CANCELLED})
 
 
 class ChunkState(StrEnum):
@@ -208,9 +206,7 @@ class Audit(Table):
     """Append-only: who or what changed what."""
 
     __tablename__ = "audit"
-    id: Mapped[int] = mapped_column(
-        BigInteger().with_variant(Integer, "sqlite"), primary_key=True
-    )
+    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
     at_ms: Mapped[int]
     tenant: Mapped[str]
     action: Mapped[str]

@@ -144,7 +144,9 @@ class Validator:
             message = "'model' is missing: name it in each line, or for the whole job."
             return LineFault("missing_required_parameter", message, number, param)
         if not isinstance(model, str):
-            return LineFault("invalid_request", f"'model' must be a string, not {_kind(model)}.", number, param)
+            return LineFault(
+                "invalid_request", f"'model' must be a string, not {_kind(model)}.", number, param
+            )
         if self.model is None:
             if not self._serves(model):
                 message = f"The model {model!r} is not in the catalogue."

@@ -36,7 +36,9 @@ class ChunkPool(TaskPool):
         assert args is not None
         task_id = args[1]
         if args[0] == CHUNK_TASK:
-            _, _, requests, tokens = json.loads(bytes(args[3]) if not isinstance(args[3], str) else args[3])[0]
+            _, _, requests, tokens = json.loads(bytes(args[3]) if not isinstance(args[3], str) else args[3])[
+                0
+            ]
             self.holdings[task_id] = self.room.take(requests, tokens)
         result = super().on_apply(target, args, kwargs, callback, accept_callback, **options)
         result.f.add_done_callback(lambda _: self._end(task_id))
@@ -47,7 +49,7 @@ class ChunkPool(TaskPool):
         if holding is not None:
             holding.give_back_all()
 
-    def terminate_job(self, pid: int, signal: str | None = None) -> None:  # noqa: ARG002
+    def terminate_job(self, pid: int, signal: str | None = None) -> None:
         """Threads cannot be killed: chunks end by themselves when their job or worker is told to stop."""
 
     def on_terminate(self) -> None:
@@ -66,7 +68,7 @@ def chunk_pool(room: Room, holdings: dict[str, Holding], on_cut_off: Callable[[]
 
 
 def gated_cycle(room: Room) -> type[priority_cycle]:
-    """The order in which queues are asked for messages: as they were named, and none while there is no room."""
+    """The order in which queues are asked for messages: as named, and none while there is no room."""
 
     class GatedCycle(priority_cycle):
         def consume(self, n: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""A child process of the supervisor: started in a session of its own, logged to a file, stopped as a group."""
+"""A child process of the supervisor: in a session of its own, logged to a file, stopped as a group."""
 
 import contextlib
 import ctypes
@@ -57,7 +57,7 @@ class Child:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 env={**os.environ, **self._environment, PARENT_VARIABLE: str(os.getpid())},
-                preexec_fn=self._pre_exec,  # noqa: PLW1509 - no other thread runs yet that could hold a lock
+                preexec_fn=self._pre_exec,
             )
 
     @property

@@ -11,7 +11,15 @@ from threading import Event
 import structlog
 
 from tasks.backends import Backends
-from tasks.chunks import Lease, Outcome, Recorded, lease_chunk, record_results, release_chunk, unfinished_requests
+from tasks.chunks import (
+    Lease,
+    Outcome,
+    Recorded,
+    lease_chunk,
+    record_results,
+    release_chunk,
+    unfinished_requests,
+)
 from tasks.errors import LeaseLost
 from tasks.planned_file import PlannedRequest
 from tasks.tables import JobStatus
@@ -114,7 +122,9 @@ class ChunkRunner:
         release_chunk(self._backends.database, lease, counts_as_attempt=False)
         return None
 
-    def _collect(self, finished: "queue.SimpleQueue[Outcome | _AllIn]") -> tuple[list[Outcome], _AllIn | None]:
+    def _collect(
+        self, finished: "queue.SimpleQueue[Outcome | _AllIn]"
+    ) -> tuple[list[Outcome], _AllIn | None]:
         """What finishes within one flush period, and the end if it comes."""
         outcomes: list[Outcome] = []
         flush_at = time.monotonic() + self._settings.flush_s

@@ -103,7 +103,7 @@ def _storage(settings: Settings) -> str:
         storage.put(key, [content])
         same = storage.read_range(key, 1, 3) == content[1:4]
         storage.delete(key)
-    except Exception as error:  # noqa: BLE001 - each store raises errors of its own
+    except Exception as error:
         raise _Unwell(f"{storage.url}: {error}: check GRISTMILL_STORAGE_URL and its options") from error
     if not same:
         raise _Unwell(f"{storage.url} does not answer range reads")
@@ -125,7 +125,9 @@ def _engine(_: Settings) -> str:
     if "torchvision::nms" in answer.stderr:
         raise _Unwell(f"{last}: pip uninstall torchvision torchaudio torchcodec (text models need none)")
     if "No module named 'vllm'" in answer.stderr:
-        raise _Unwell("vLLM is not installed: pip install 'gristmill[gpu]', or 'gristmill[cpu]' without a GPU")
+        raise _Unwell(
+            "vLLM is not installed: pip install 'gristmill[gpu]', or 'gristmill[cpu]' without a GPU"
+        )
     raise _Unwell(f"vLLM does not import: {last}")
 
 

@@ -122,5 +122,3 @@ def redis_version(program: Path) -> str:
     """What the server program says it is."""
     answer = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
     return answer.stdout.strip() or f"exit status {answer.returncode}"
-
-

@@ -70,9 +70,7 @@ def run_engine_worker(settings: Settings, model: str, devices: str | None = None
         worker_id = f"{model}@{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
         runner = ChunkRunner(backends, host, capacity.requests, worker_id)
         device_names = devices or ", ".join(detect_accelerator()[1])
-        with Heartbeat(
-            backends.database, engine, worker_id=worker_id, model=model, devices=device_names
-        ):
+        with Heartbeat(backends.database, engine, worker_id=worker_id, model=model, devices=device_names):
             return _consume(backends, model, runner, Room(capacity), worker_id)
     finally:
         host.close()

@@ -24,7 +24,9 @@ PERIOD_S = 2.0
 class Heartbeat:
     """Writes the worker's row every `PERIOD_S` seconds while the block runs, and removes it at its end."""
 
-    def __init__(self, database: Database, engine: Engine, *, worker_id: str, model: str, devices: str) -> None:
+    def __init__(
+        self, database: Database, engine: Engine, *, worker_id: str, model: str, devices: str
+    ) -> None:
         self._database = database
         self._engine = engine
         self._worker_id = worker_id

@@ -119,7 +119,9 @@ class OpenAIEngine:
         try:
             body = msgspec.json.decode(response.content)
         except msgspec.DecodeError as error:
-            raise EngineUnavailable(f"{self._base_url} answered {response.status_code} without JSON") from error
+            raise EngineUnavailable(
+                f"{self._base_url} answered {response.status_code} without JSON"
+            ) from error
         usage = body.get("usage") if isinstance(body, dict) else None
         if not isinstance(usage, dict):
             return EngineAnswer(response.status_code, response.content)

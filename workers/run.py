@@ -17,7 +17,7 @@ from config.settings import Settings, load_settings
 from tasks.app import use_settings
 from tasks.backends import Backends
 from tasks.errors import UserError
-from tasks.export import export_results, writer_for
+from tasks.export import check_destination, export_results
 from tasks.jobs import JobRequest, create_job, find_resumable, get_job, mark_delivered, store_file
 from tasks.results import answer_text, error_message, iter_results
 from tasks.system import announce
@@ -59,7 +59,7 @@ def run_file(request: RunRequest, console: Console) -> int:
     Raises:
         UserError: the file, the model or the output cannot be used.
     """
-    writer_for(request.output)
+    check_destination(request.output)
     settings, model, environment = _settle_model(request, console)
     with DataFolder(request.data_dir) as folder:
         backends = Backends.open(settings)
@@ -177,7 +177,9 @@ def _input_bytes(backends: Backends, job: Job) -> int:
 
 def _has_worker(backends: Backends, job: Job) -> bool:
     with backends.database.read() as session:
-        return session.execute(select(Worker.id).where(Worker.model == job.model).limit(1)).first() is not None
+        return (
+            session.execute(select(Worker.id).where(Worker.model == job.model).limit(1)).first() is not None
+        )
 
 
 def _deliver(backends: Backends, job: Job, request: RunRequest, seconds: float, console: Console) -> int:

@@ -14,7 +14,7 @@ import structlog
 
 log = structlog.get_logger()
 
-BUILD = "1"
+BUILD = "2"
 """Part of the folder's name: changes when the same code would build another model."""
 
 VOCABULARY_TOKENS = 2048
@@ -24,6 +24,12 @@ LAYERS = 2
 HEADS, KV_HEADS, HEAD_SIZE = 2, 1, 64
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>")
 CORPUS_SENTENCES = 8_000
+WORDS = """
+the of and to in is that for it as was with be by on not he his but at are this have from or had an they which
+one you all her she there would their we him been has when who will no more if out so up said what its about
+than into them can only other time new some could two may first then do any like answer question summarize
+translate classify json name value true false null string number object
+"""
 
 
 def build_tiny_model(folder: Path) -> Path:
@@ -82,12 +88,7 @@ def _corpus() -> list[str]:
         "".join(chance.choice(consonants) + chance.choice(vowels) for _ in range(chance.randint(1, 3)))
         for _ in range(1500)
     ]
-    words += (
-        "the of and to in is that for it as was with be by on not he his but at are this have from or had an "
-        "they which one you all her she there would their we him been has when who will no more if out so up "
-        "said what its about than into them can only other time new some could two may first then do any like "
-        "answer question summarize translate classify json name value true false null string number object"
-    ).split()
+    words += WORDS.split()
     return [
         " ".join(chance.choice(words) for _ in range(chance.randint(4, 16))).capitalize()
         + chance.choice([". ", "? ", "! ", ":\n", ", "])
@@ -114,12 +115,12 @@ def _write_weights(folder: Path) -> None:
         bos_token_id=None,
         eos_token_id=end_of_turn,
         pad_token_id=SPECIAL_TOKENS.index("<|pad|>"),
-        dtype="bfloat16",
+        dtype="float32",
     )
     # The same weights each time, without touching the process's own random numbers.
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = Qwen3ForCausalLM(config).to(torch.bfloat16)
+        model = Qwen3ForCausalLM(config)
     model.save_pretrained(folder)
     generation = {"eos_token_id": [end_of_turn, end_of_text], "pad_token_id": config.pad_token_id}
     (folder / "generation_config.json").write_text(json.dumps(generation), encoding="utf-8")

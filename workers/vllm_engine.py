@@ -155,7 +155,7 @@ class VllmEngine:
             raise EngineDead(str(error)) from error
         except pydantic.ValidationError as error:
             return _refusal(400, _first_messages(error))
-        except Exception as error:  # noqa: BLE001 - vLLM maps whatever its layers raise, as its server does
+        except Exception as error:
             if self._engine.errored:
                 raise EngineDead(str(error)) from error
             answer = create_error_response(error)
@@ -247,8 +247,8 @@ def _to_answer(answer: Any) -> EngineAnswer:
     return EngineAnswer(
         200,
         body,
-        input_tokens=getattr(usage, "prompt_tokens", None) or getattr(usage, "input_tokens", 0),
-        output_tokens=getattr(usage, "completion_tokens", None) or getattr(usage, "output_tokens", 0),
+        input_tokens=getattr(usage, "prompt_tokens", None) or getattr(usage, "input_tokens", None) or 0,
+        output_tokens=getattr(usage, "completion_tokens", None) or getattr(usage, "output_tokens", None) or 0,
         cached_tokens=getattr(details, "cached_tokens", None) or 0,
         reasoning_tokens=getattr(out_details, "reasoning_tokens", None) or 0,
     )

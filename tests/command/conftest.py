@@ -1,0 +1,181 @@
+"""The command line as a person uses it: started as a process, watched, interrupted, killed."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from sqlalchemy import select
+from sqlalchemy.exc import OperationalError
+
+from tasks.database import Database
+from tasks.tables import Job, Result, Worker
+
+DEADLINE_S = 240.0
+"""Reached only when something is broken."""
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Poll a condition of other processes; fails when it does not come true."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {DEADLINE_S} s: {what}")
+        time.sleep(0.02)
+
+
+@dataclass
+class Commands:
+    """Runs `gristmill` with settings and a data folder of its own."""
+
+    folder: Path
+    models: dict[str, Any]
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def data_dir(self) -> Path:
+        return self.folder / "data"
+
+    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+        """Start a command in a process group of its own."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "gristmill", *arguments],
+            cwd=self.folder,
+            env={
+                **os.environ,
+                "HF_HUB_OFFLINE": "1",
+                "COLUMNS": "200",
+                "GRISTMILL_DATA_DIR": str(self.data_dir),
+                "GRISTMILL_MODELS": json.dumps(self.models),
+                "GRISTMILL_FLUSH_S": "0.1",
+                **self.environment,
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def finish(self, process: "subprocess.Popen[str]") -> tuple[int, str]:
+        """Wait for a command's end; its exit status and what it printed."""
+        output, _ = process.communicate(timeout=DEADLINE_S)
+        return process.returncode, output
+
+    def call(self, *arguments: str) -> tuple[int, str]:
+        """Run a command to its end."""
+        return self.finish(self.start(*arguments))
+
+    def write(self, name: str, count: int, model: str, **body: Any) -> Path:
+        """A file of chat requests."""
+        lines = [
+            {
+                "custom_id": f"r{number}",
+                "method": "POST",
+                "url": "/v1/chat/completions",
+                "body": {
+                    "model": model,
+                    "messages": [{"role": "user", "content": f"Say {number}."}],
+                    **body,
+                },
+            }
+            for number in range(count)
+        ]
+        path = self.folder / name
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return path
+
+    def processes(self) -> list[psutil.Process]:
+        """Every process that was started in this folder: the command, its children, engines below them."""
+        found = []
+        for process in psutil.process_iter():
+            # Not by environment or arguments: a process that sets its title overwrites both.
+            with contextlib.suppress(psutil.Error):
+                if process.status() != psutil.STATUS_ZOMBIE and process.cwd() == str(self.folder):
+                    found.append(process)
+        return [process for process in found if process.pid != os.getpid()]
+
+    def worker(self) -> psutil.Process:
+        """The engine worker."""
+        database = self.database()
+        with database.read() as session:
+            pids = session.scalars(select(Worker.pid).order_by(Worker.started_ms)).all()
+        database.close()
+        return psutil.Process(pids[-1])
+
+    def database(self) -> Database:
+        """The data folder's database."""
+        return Database(f"sqlite:///{self.data_dir / 'gristmill.db'}")
+
+    def finished(self) -> set[int]:
+        """Indices of the requests that have a result now."""
+        if not (self.data_dir / "gristmill.db").exists():
+            return set()
+        database = self.database()
+        try:
+            with database.read() as session:
+                return set(session.scalars(select(Result.index)))
+        except OperationalError:
+            return set()  # the tables are not there yet
+        finally:
+            database.close()
+
+    def jobs(self) -> list[Job]:
+        """All jobs, oldest first."""
+        database = self.database()
+        with database.read() as session:
+            jobs = list(session.scalars(select(Job).order_by(Job.created_ms)))
+        database.close()
+        return jobs
+
+    def starts_in_engine(self) -> Counter[int]:
+        """How often each request entered an engine, by the engine's own log."""
+        log = (self.data_dir / "logs" / "engine.log").read_text()
+        seen = re.findall(r"(?:Received request \S*?|request=)batch_[0-9a-f]+-(\d+)-\d+", log)
+        return Counter(int(index) for index in seen)
+
+    def kill_group(self, process: "subprocess.Popen[str]") -> None:
+        """kill -9 of the command's whole process group."""
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+    def wait_for_silence(self) -> None:
+        """No process of this data folder is left."""
+        wait_until(lambda: not self.processes(), "the end of all processes")
+
+
+SIMULATED = {
+    "fast": {"source": "fast", "engine": "simulated"},
+    "slow": {
+        "source": "slow",
+        "engine": "simulated",
+        "max_in_flight": 4,
+        "simulation": {"latency_s": 0.05, "log_requests": True},
+    },
+}
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> Iterator[Commands]:
+    """Commands on simulated engines; nothing they started may be left at the end."""
+    commands = Commands(tmp_path, SIMULATED)
+    yield commands
+    left = commands.processes()
+    for process in left:
+        process.kill()
+    assert not left
+
+
+def custom_ids(results: Path) -> list[str]:
+    """The custom_ids of a results file, in its order."""
+    return [json.loads(line)["custom_id"] for line in results.read_text().splitlines()]

@@ -1,0 +1,130 @@
+"""Killing parts of a run: what was finished stays, the rest is run, nothing twice."""
+
+import os
+import signal
+
+import pytest
+from sqlalchemy import update
+
+from tasks.tables import Job
+from tests.command.conftest import Commands, custom_ids, wait_until
+
+REQUESTS = 300
+
+
+def run_again(commands: Commands, file: str) -> None:
+    """The same command completes the job: every custom_id once, and no finished request run again."""
+    before = commands.finished()
+    status, output = commands.call("run", file, "-o", "answers.jsonl")
+    assert status == 0, output
+    assert "Going on with" in output
+    assert custom_ids(commands.folder / "answers.jsonl") == [f"r{n}" for n in range(REQUESTS)]
+    assert len(commands.jobs()) == 1
+    starts = commands.starts_in_engine()
+    assert set(starts) == set(range(REQUESTS))
+    assert {index for index in before if starts[index] > 1} == set()
+
+
+def test_ctrl_c_keeps_what_is_finished_and_the_same_command_goes_on(commands: Commands) -> None:
+    file = str(commands.write("prompts.jsonl", REQUESTS, "slow"))
+    process = commands.start("run", file, "-o", "answers.jsonl")
+    wait_until(lambda: len(commands.finished()) >= 20, "some results")
+    process.send_signal(signal.SIGINT)
+    status, output = commands.finish(process)
+    assert status == 130, output
+    assert "run the same command again" in output
+    assert "Traceback" not in output
+    assert commands.processes() == []
+    # A drained worker records what was in its engine: nothing at all ran twice.
+    run_again(commands, file)
+    assert max(commands.starts_in_engine().values()) == 1
+
+
+def test_a_killed_engine_worker_is_replaced_within_the_run(commands: Commands) -> None:
+    file = str(commands.write("prompts.jsonl", REQUESTS, "slow"))
+    commands.environment["GRISTMILL_LEASE_S"] = "2"
+    process = commands.start("run", file, "-o", "answers.jsonl")
+    wait_until(lambda: len(commands.finished()) >= 20, "some results")
+    before = commands.finished()
+    worker = commands.worker()
+    worker.kill()
+    status, output = commands.finish(process)
+    assert status == 0, output
+    assert custom_ids(commands.folder / "answers.jsonl") == [f"r{n}" for n in range(REQUESTS)]
+    starts = commands.starts_in_engine()
+    assert {index for index in before if starts[index] > 1} == set()
+
+
+def test_killing_the_whole_group_leaves_no_process_and_loses_nothing(commands: Commands) -> None:
+    file = str(commands.write("prompts.jsonl", REQUESTS, "slow"))
+    commands.environment["GRISTMILL_LEASE_S"] = "2"
+    process = commands.start("run", file, "-o", "answers.jsonl")
+    wait_until(lambda: len(commands.finished()) >= 20, "some results")
+    commands.kill_group(process)
+    commands.wait_for_silence()
+    run_again(commands, file)
+
+
+def test_a_job_that_ended_before_its_output_was_written_is_delivered_without_an_engine(
+    commands: Commands,
+) -> None:
+    file = str(commands.write("prompts.jsonl", 40, "slow"))
+    process = commands.start("run", file, "-o", "answers.jsonl")
+    wait_until(lambda: len(commands.finished()) >= 1, "a result")
+    (key,) = [job.resume_key for job in commands.jobs()]
+    assert commands.finish(process)[0] == 0
+    (commands.folder / "answers.jsonl").unlink()
+    # As if the process had died after the job's end and before its results were written.
+    database = commands.database()
+    with database.write() as session:
+        session.execute(update(Job).values(resume_key=key))
+    database.close()
+    log = (commands.data_dir / "logs" / "engine.log").read_bytes()
+
+    status, output = commands.call("run", file, "-o", "answers.jsonl")
+    assert status == 0, output
+    assert len(custom_ids(commands.folder / "answers.jsonl")) == 40
+    assert (commands.data_dir / "logs" / "engine.log").read_bytes() == log
+    assert len(commands.jobs()) == 1
+
+
+def test_two_runs_do_not_share_a_data_folder(commands: Commands) -> None:
+    file = str(commands.write("prompts.jsonl", REQUESTS, "slow"))
+    first = commands.start("run", file)
+    wait_until(lambda: len(commands.finished()) >= 1, "a result")
+    status, output = commands.call("run", file)
+    assert status == 2
+    assert f"in use by process {first.pid}" in output
+    os.kill(first.pid, signal.SIGINT)
+    assert commands.finish(first)[0] == 130
+
+
+@pytest.mark.vllm
+@pytest.mark.xdist_group("vllm")
+def test_on_a_real_engine_kills_cost_only_what_was_in_flight(commands: Commands) -> None:
+    commands.models["tiny"] = {
+        "source": "builtin:tiny",
+        "engine_args": {
+            "max_model_len": 512,
+            "max_num_seqs": 4,
+            "dtype": "float32",
+            "enable_log_requests": True,
+        },
+    }
+    commands.environment["GRISTMILL_LEASE_S"] = "3"
+    commands.environment["GRISTMILL_CHUNK_REQUESTS"] = "32"
+    file = str(commands.write("prompts.jsonl", REQUESTS, "tiny", max_tokens=24, ignore_eos=True))
+
+    process = commands.start("run", file, "-o", "answers.jsonl")
+    wait_until(lambda: len(commands.finished()) >= 20, "results of the first engine")
+    worker = commands.worker()
+    engine_processes = worker.children(recursive=True)
+    assert engine_processes
+    worker.kill()
+    wait_until(lambda: not any(child.is_running() for child in engine_processes), "no orphaned engine")
+
+    after_worker = len(commands.finished())
+    wait_until(lambda: len(commands.finished()) >= after_worker + 20, "results of the second engine")
+    commands.kill_group(process)
+    commands.wait_for_silence()
+    run_again(commands, file)
