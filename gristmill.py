@@ -85,14 +85,14 @@ def worker(model: str, devices: str | None) -> None:
     settings = _process_settings()
     if model not in settings.catalogue:
         raise click.BadParameter(f"not in the catalogue: {', '.join(settings.catalogue)}", param_hint="MODEL")
-    from workers.engine import EngineStartFailed
+    from workers.engine import EXIT_ENGINE_DID_NOT_START, EngineStartFailed
     from workers.engine_worker import run_engine_worker
 
     try:
         sys.exit(run_engine_worker(settings, model, devices))
     except EngineStartFailed as error:
         click.echo(f"gristmill: the engine of {model!r} did not start: {error}", err=True)
-        sys.exit(3)
+        sys.exit(EXIT_ENGINE_DID_NOT_START)
 
 
 @main.command()

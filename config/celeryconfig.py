@@ -43,7 +43,6 @@ def celery_settings(settings: Settings) -> dict[str, Any]:
         "worker_hijack_root_logger": False,
         "worker_redirect_stdouts": False,
         "worker_cancel_long_running_tasks_on_connection_loss": False,
-        "beat_scheduler": "celery.beat:Scheduler",
         "beat_schedule": {
             "tick": {
                 "task": "gristmill.tick",

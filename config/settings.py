@@ -13,6 +13,7 @@ from pydantic_settings import (
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
+from pydantic_settings import SettingsError as UnreadableSetting
 
 from config.catalogue import BUILTIN_MODELS, DEFAULT_MODEL, ModelEntry
 
@@ -162,6 +163,8 @@ def load_settings(**overrides: object) -> Settings:
     except ValidationError as error:
         for fault in error.errors(include_url=False, include_input=False):
             problems.append(f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}")
+    except UnreadableSetting as error:
+        problems.append(f"{error}: {error.__cause__}" if error.__cause__ else str(error))
     else:
         if settings.default_model not in settings.catalogue:
             problems.append(f"default_model: {settings.default_model!r} is not in the catalogue")

@@ -3,16 +3,18 @@
 from datetime import UTC, datetime
 
 import structlog
-from sqlalchemy import insert, or_, select, update
+from sqlalchemy import or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from tasks.backends import Backends
 from tasks.chunks import Outcome, count_results, finished_indices, insert_results
 from tasks.clock import now_ms
 from tasks.database import Database
-from tasks.jobs import get_job, move_job
+from tasks.errors import LeaseLost
+from tasks.jobs import fail_for_lost_plan, get_job, move_job
 from tasks.planned_file import read_frame
-from tasks.storage import Storage
+from tasks.storage import Storage, StoredObjectMissing
 from tasks.tables import FINAL_STATUSES, Chunk, ChunkState, Job, JobStatus, Usage
 
 log = structlog.get_logger()
@@ -21,22 +23,34 @@ log = structlog.get_logger()
 def settle(backends: Backends, job_id: str) -> JobStatus:
     """Take a job as far towards its end as it can go now; safe to repeat and to run twice at once."""
     job = get_job(backends.database, job_id)
+    try:
+        _settle(backends, job)
+    except LeaseLost:
+        # Somebody else brought it to its end while this call was at work.
+        log.info("settled_elsewhere", job=job_id)
+    except StoredObjectMissing:
+        job = get_job(backends.database, job_id)
+        if job.planned_key is not None:
+            log.error("plan_missing", job=job_id)
+            fail_for_lost_plan(backends.database, job_id)
+    return JobStatus(get_job(backends.database, job_id).status)
+
+
+def _settle(backends: Backends, job: Job) -> None:
     status = JobStatus(job.status)
     if status is JobStatus.IN_PROGRESS and job.completed + job.failed >= job.total:
         with backends.database.write() as session:
-            move_job(session, job_id, {JobStatus.IN_PROGRESS}, JobStatus.FINALIZING)
+            move_job(session, job.id, {JobStatus.IN_PROGRESS}, JobStatus.FINALIZING)
         status = JobStatus.FINALIZING
     if status is JobStatus.FINALIZING:
         _fill(backends, job, "batch_expired")
-        status = JobStatus.COMPLETED if job.expired_ms is None else JobStatus.EXPIRED
-        _end(backends, job, JobStatus.FINALIZING, status)
-    elif status is JobStatus.CANCELLING and not _has_live_lease(backends.database, job_id):
+        ending = JobStatus.COMPLETED if job.expired_ms is None else JobStatus.EXPIRED
+        _end(backends, job, JobStatus.FINALIZING, ending)
+    elif status is JobStatus.CANCELLING and not _has_live_lease(backends.database, job.id):
         _fill(backends, job, "batch_cancelled")
-        status = JobStatus.CANCELLED
-        _end(backends, job, JobStatus.CANCELLING, status)
+        _end(backends, job, JobStatus.CANCELLING, JobStatus.CANCELLED)
     elif status in FINAL_STATUSES and job.planned_key:
         _remove_plan(backends, job)
-    return status
 
 
 def expire_overdue(database: Database) -> None:
@@ -135,12 +149,15 @@ def _count_usage(session: Session, job_id: str) -> None:
         "input_tokens": job.input_tokens,
         "output_tokens": job.output_tokens,
     }
-    row = session.get(Usage, key, with_for_update=True)
-    if row is None:
-        session.execute(insert(Usage).values(**key, **figures))
-    else:
-        for name, value in figures.items():
-            setattr(row, name, getattr(row, name) + value)
+    # One statement: two jobs that end at once may both be the day's first.
+    dialect = sqlite if session.get_bind().dialect.name == "sqlite" else postgresql
+    statement = dialect.insert(Usage).values(**key, **figures)
+    session.execute(
+        statement.on_conflict_do_update(
+            index_elements=list(key),
+            set_={name: getattr(Usage, name) + statement.excluded[name] for name in figures},
+        )
+    )
 
 
 def _remove_plan(backends: Backends, job: Job) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from heapq import nsmallest
 from secrets import token_hex
 from typing import Any
 
@@ -107,7 +108,8 @@ class _Pass:
                         self._append(writer, chunk)
                     total_tokens += tokens
                 total += 1
-            for line_number, earlier in custom_ids.duplicates():
+            # Only the first ones are kept, however many there are.
+            for line_number, earlier in nsmallest(settings.max_listed_errors, custom_ids.duplicates()):
                 message = f"'custom_id' repeats that of line {earlier}."
                 faults.append(LineFault("duplicate_custom_id", message, line_number, "custom_id"))
         if faults:

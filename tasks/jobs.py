@@ -20,9 +20,9 @@ LEGAL_MOVES: dict[JobStatus, frozenset[JobStatus]] = {
     JobStatus.VALIDATING: frozenset(
         {JobStatus.IN_PROGRESS, JobStatus.FAILED, JobStatus.EXPIRED, JobStatus.CANCELLING}
     ),
-    JobStatus.IN_PROGRESS: frozenset({JobStatus.FINALIZING, JobStatus.CANCELLING}),
-    JobStatus.FINALIZING: frozenset({JobStatus.COMPLETED, JobStatus.EXPIRED}),
-    JobStatus.CANCELLING: frozenset({JobStatus.CANCELLED}),
+    JobStatus.IN_PROGRESS: frozenset({JobStatus.FINALIZING, JobStatus.CANCELLING, JobStatus.FAILED}),
+    JobStatus.FINALIZING: frozenset({JobStatus.COMPLETED, JobStatus.EXPIRED, JobStatus.FAILED}),
+    JobStatus.CANCELLING: frozenset({JobStatus.CANCELLED, JobStatus.FAILED}),
     **{status: frozenset() for status in FINAL_STATUSES},
 }
 
@@ -70,6 +70,22 @@ def move_job(session: Session, job_id: str, frm: Iterable[JobStatus], to: JobSta
         return False
     audit(session, moved, f"job.{to}", job_id)
     return True
+
+
+def fail_for_lost_plan(database: Database, job_id: str) -> None:
+    """End a job whose planned file is gone from storage: what it has not run can no longer be known."""
+    message = "The job's requests are no longer in storage. The results that were finished are kept."
+    fault = LineFault("plan_missing", message)
+    running = {JobStatus.IN_PROGRESS, JobStatus.FINALIZING, JobStatus.CANCELLING}
+    with database.write() as session:
+        move_job(
+            session,
+            job_id,
+            running,
+            JobStatus.FAILED,
+            errors=[msgspec.to_builtins(fault)],
+            planned_key=None,
+        )
 
 
 def audit(session: Session, tenant: str, action: str, subject: str, **detail: Any) -> None:

@@ -102,16 +102,26 @@ def output_line(job_id: str, result: StoredResult) -> bytes:
 
 def answer_text(result: StoredResult) -> str | None:
     """The text a person looks for in an answer: of the first choice or output; null when there is none."""
-    body = decoded_body(result)
-    if not isinstance(body, dict):
-        return None
-    for choice in body.get("choices") or ():
-        message = choice.get("message")
-        return choice.get("text") if message is None else message.get("content")
-    for item in body.get("output") or ():
-        if item.get("type") == "message":
-            return "".join(part.get("text", "") for part in item.get("content") or ())
+    match decoded_body(result):
+        case {"choices": [{"message": {"content": str(text)}}, *_]}:
+            return text
+        case {"choices": [{"text": str(text)}, *_]}:
+            return text
+        case {"output": list(items)}:
+            return _first_message(items)
     return None
+
+
+def _first_message(items: list[Any]) -> str | None:
+    for item in items:
+        match item:
+            case {"type": "message", "content": list(parts)}:
+                return "".join(part["text"] for part in parts if _has_text(part))
+    return None
+
+
+def _has_text(part: Any) -> bool:
+    return isinstance(part, dict) and isinstance(part.get("text"), str)
 
 
 def error_message(result: StoredResult) -> str | None:

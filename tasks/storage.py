@@ -1,7 +1,7 @@
 """Object storage: uploaded and planned files, on a local folder, S3 or anything else that obstore reaches."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
@@ -22,6 +22,9 @@ PART_BYTES = 8 << 20
 
 PARTS_UNDER_WAY = 2
 """Parts uploaded at a time; each is held in memory until it is through."""
+
+
+_CLIENT_OPTIONS = frozenset({"allow_http", "connect_timeout", "timeout", "proxy_url", "root_certificate"})
 
 
 class Sink(Protocol):
@@ -45,7 +48,9 @@ class Storage:
             folder = Path(unquote(urlparse(url).path))
             self._store = LocalStore(prefix=folder, mkdir=True)
         else:
-            self._store = from_url(url, **(options or {}))  # type: ignore[call-overload]
+            store_options, client_options = _split_options(options or {})
+            # obstore's types list each option by name; ours come from the settings.
+            self._store = from_url(url, client_options=client_options, **store_options)  # type: ignore[call-overload]
 
     def writer(self, key: str) -> Sink:
         """Write an object of unknown size; it appears whole when the writer is closed, or not at all."""
@@ -98,6 +103,22 @@ class Storage:
         """Remove an object; one that is not there is fine."""
         with suppress(NotFoundError, FileNotFoundError):
             obstore.delete(self._store, key)
+
+
+def _split_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str | bool] | None]:
+    """Options of the store, and those of its HTTP connections, which obstore wants apart."""
+    store: dict[str, str] = {}
+    client: dict[str, str | bool] = {}
+    for name, value in options.items():
+        plain = name.removeprefix("aws_")
+        if plain not in _CLIENT_OPTIONS:
+            store[name] = value
+        elif plain == "allow_http":
+            client[plain] = value.lower() in ("1", "true", "yes")
+        else:
+            client[plain] = value
+    # An empty set is not the same as none: it would hide what the environment says.
+    return store, client or None
 
 
 @contextmanager

@@ -3,11 +3,13 @@
 import structlog
 from celery import Celery
 from sqlalchemy import Select, select, update
+from sqlalchemy.exc import SQLAlchemyError
 
 from tasks.backends import Backends
 from tasks.clock import now_ms
 from tasks.database import Database
 from tasks.dispatch import fill_runway, republish_missing
+from tasks.errors import MachineError
 from tasks.finalise import expire_overdue, settle
 from tasks.tables import FINAL_STATUSES, Chunk, ChunkState, Job, JobStatus
 
@@ -22,7 +24,11 @@ def sweep(app: Celery, backends: Backends) -> list[str]:
         log.warning("leases_expired", chunks=expired)
     expire_overdue(database)
     for job_id in _settleable(database):
-        settle(backends, job_id)
+        try:
+            settle(backends, job_id)
+        except (MachineError, SQLAlchemyError, OSError) as error:
+            # One job's trouble must not keep the others waiting; it is tried again at the next pass.
+            log.error("settle_failed", job=job_id, error=repr(error))
     for model in _models_with_pending(database):
         fill_runway(app, backends, model)
     republish_missing(app, database)

@@ -42,7 +42,9 @@ class _Line(msgspec.Struct):
 
 _decode_line = msgspec.json.Decoder(_Line).decode
 _decode_head = msgspec.json.Decoder(_Head).decode
+_decode_parts = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_any = msgspec.json.Decoder().decode
+_HEAD = frozenset(_Head.__struct_fields__)
 
 
 class ValidLine(msgspec.Struct, frozen=True, gc=False):
@@ -66,14 +68,14 @@ class Validator:
         self._serves = serves
 
     def check(self, number: int, line: bytes | BadLine) -> ValidLine | list[LineFault]:
-        """The request on this line, or everything that is wrong with it."""
+        """The request on this line, or everything that is wrong with it (never nothing)."""
         if isinstance(line, BadLine):
             return [_bad_line(number, line)]
         try:
             decoded = _decode_line(line)
             head = _decode_head(decoded.body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return self._faults(number, line)
+            return self._inspect(number, line)
         custom_id = decoded.custom_id
         if (
             decoded.method != "POST"
@@ -84,50 +86,54 @@ class Validator:
             or len(custom_id) > MAX_CUSTOM_ID_CHARACTERS
             or (not custom_id.isprintable() and _CONTROL_CHARACTER.search(custom_id))
         ):
-            faults = self._faults(number, line)
-            if faults:
-                return faults
+            return self._inspect(number, line)
         return ValidLine(custom_id, bytes(decoded.body), _output_limit(head))
 
-    def _faults(self, number: int, line: bytes) -> list[LineFault]:
-        """Every structural fault of a line that the fast path did not pass."""
+    def _inspect(self, number: int, line: bytes) -> ValidLine | list[LineFault]:
+        """What `check` answers, by a slow look at each part, for every line that is not plainly good."""
 
         def fault(code: str, message: str, param: str | None = None) -> LineFault:
             return LineFault(code, message, number, param)
 
         try:
-            value = _decode_any(line)
+            try:
+                parts = _decode_parts(line)
+            except msgspec.ValidationError:
+                kind = _kind(_value(line))
+                return [fault("invalid_json_line", f"The line must be a JSON object, not {kind}.")]
         except RecursionError:
             return [fault("invalid_json_line", "The line is nested too deeply.")]
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             return [fault("invalid_json_line", f"The line is not valid JSON: {error}.")]
-        if not isinstance(value, dict):
-            return [fault("invalid_json_line", f"The line must be a JSON object, not {_kind(value)}.")]
 
         faults = [
             fault("missing_required_parameter", f"The line lacks {name!r}.", name)
             for name in ("custom_id", "method", "url", "body")
-            if name not in value
+            if name not in parts
         ]
-        if "custom_id" in value and (message := _custom_id_fault(value["custom_id"])):
+        values = {name: _value(parts[name]) for name in ("custom_id", "method", "url") if name in parts}
+        if "custom_id" in values and (message := _custom_id_fault(values["custom_id"])):
             faults.append(fault("invalid_custom_id", message, "custom_id"))
-        if "method" in value and value["method"] != "POST":
+        if "method" in values and values["method"] != "POST":
             faults.append(fault("invalid_method", "'method' must be \"POST\".", "method"))
-        if "url" in value and value["url"] != self.endpoint:
-            faults.append(self._url_fault(number, value["url"]))
-        if "body" not in value:
+        if "url" in values and values["url"] != self.endpoint:
+            faults.append(self._url_fault(number, values["url"]))
+        if "body" not in parts:
             return faults
-        body = value["body"]
-        if not isinstance(body, dict):
-            faults.append(fault("invalid_request", f"'body' must be an object, not {_kind(body)}.", "body"))
+        try:
+            body = {name: _value(raw) for name, raw in _decode_parts(parts["body"]).items() if name in _HEAD}
+        except msgspec.ValidationError:
+            kind = _kind(_value(parts["body"]))
+            faults.append(fault("invalid_request", f"'body' must be an object, not {kind}.", "body"))
             return faults
         if body.get("stream") is not None and body.get("stream") is not False:
-            faults.append(
-                fault("stream_not_supported", "'stream' must be false in a batch request.", "body.stream")
-            )
+            message = "'stream' must be false in a batch request."
+            faults.append(fault("stream_not_supported", message, "body.stream"))
         if model_fault := self._model_fault(number, body.get("model")):
             faults.append(model_fault)
-        return faults
+        if faults:
+            return faults
+        return ValidLine(str(values["custom_id"]), bytes(parts["body"]), _output_limit(_Head(**body)))
 
     def _url_fault(self, number: int, url: object) -> LineFault:
         if not isinstance(url, str) or not url.startswith("/"):
@@ -168,6 +174,14 @@ def first_named_model(blocks: Iterable[bytes], max_line_bytes: int) -> str | Non
                 return None
             return model if isinstance(model, str) else None
     return None
+
+
+def _value(raw: msgspec.Raw | bytes) -> Any:
+    """A JSON value as Python's; infinity for a number that fits into none of Python's types."""
+    try:
+        return _decode_any(raw)
+    except msgspec.ValidationError:
+        return float("inf")
 
 
 def _output_limit(head: _Head) -> int | None:

@@ -21,7 +21,9 @@ from tasks.chunks import (
     unfinished_requests,
 )
 from tasks.errors import LeaseLost
+from tasks.jobs import fail_for_lost_plan
 from tasks.planned_file import PlannedRequest
+from tasks.storage import StoredObjectMissing
 from tasks.tables import JobStatus
 from workers.engine import EngineDead, EngineRequest, EngineUnavailable
 from workers.engine_host import EngineHost
@@ -82,15 +84,27 @@ class ChunkRunner:
         except LeaseLost:
             chunk_log.warning("lease_lost")
             return None
+        except StoredObjectMissing:
+            chunk_log.error("plan_missing")
+            if lease.attempt >= self._settings.max_attempts:
+                fail_for_lost_plan(self._backends.database, job_id)
+            else:
+                self._pause()
+                release_chunk(self._backends.database, lease, counts_as_attempt=True)
+            return None
         except EngineUnavailable as error:
             # Nobody's fault here, and another try at once would fail too.
             chunk_log.warning("engine_unavailable", error=str(error))
-            self.stopping.wait(min(UNAVAILABLE_PAUSE_S, self._settings.lease_s / 2))
+            self._pause()
             release_chunk(self._backends.database, lease, counts_as_attempt=False)
             return None
         except EngineDead:
             release_chunk(self._backends.database, lease, counts_as_attempt=True)
             raise
+
+    def _pause(self) -> None:
+        """Wait a little with what would fail again at once, but not past the lease."""
+        self.stopping.wait(min(UNAVAILABLE_PAUSE_S, self._settings.lease_s / 2))
 
     def _run_leased(self, lease: Lease, requests: list[PlannedRequest], holding: Holding) -> Recorded | None:
         finished: queue.SimpleQueue[Outcome | _AllIn] = queue.SimpleQueue()

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import redis
 import structlog
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from workers.child import Child
 
@@ -98,7 +100,10 @@ class EmbeddedRedis:
         return self._folder / "redis.pid"
 
     def _client(self) -> redis.Redis:
-        return redis.Redis(unix_socket_path=str(self._socket.absolute()), socket_timeout=2)
+        # By default every attempt to connect is repeated for seconds; here "not there yet" is an answer.
+        return redis.Redis(
+            unix_socket_path=str(self._socket.absolute()), socket_timeout=2, retry=Retry(NoBackoff(), 0)
+        )
 
     def _answers(self) -> bool:
         try:

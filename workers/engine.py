@@ -5,6 +5,9 @@ from typing import Protocol
 
 from tasks.errors import MachineError
 
+EXIT_ENGINE_DID_NOT_START = 3
+"""Exit status of a worker whose engine did not start."""
+
 
 class EngineDead(MachineError):
     """The engine is gone; whatever was in it has to run again on another one."""

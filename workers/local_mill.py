@@ -2,19 +2,18 @@
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import structlog
 from pydantic import SecretStr
 
 from config.settings import Settings
 from workers.child import Child
 from workers.data_folder import DataFolder
 from workers.embedded_redis import EmbeddedRedis
-
-log = structlog.get_logger()
+from workers.engine import EXIT_ENGINE_DID_NOT_START
 
 SYSTEM_GRACE_S = 5.0
 STOP_MARGIN_S = 15.0
@@ -26,15 +25,22 @@ MOST_RESTARTS = 4
 FIRST_BACKOFF_S = 1.0
 
 
+HOPELESS = frozenset({2, EXIT_ENGINE_DID_NOT_START})
+"""Exit statuses of a worker that would end the same way again: wrong settings, an engine that won't start."""
+
+
 class EngineKeepsFailing(Exception):
-    """The engine worker died again and again; the message is the end of its log."""
+    """The engine worker died again and again, or cannot start; the message is the end of its log."""
 
 
 class LocalMill:
     """Redis if none is set, a system worker, and one engine worker when a model is known."""
 
-    def __init__(self, settings: Settings, folder: DataFolder, environment: dict[str, str]) -> None:
+    def __init__(
+        self, settings: Settings, folder: DataFolder, environment: dict[str, str], say: Callable[[str], None]
+    ) -> None:
         self._settings = settings
+        self._say = say
         self._folder = folder
         self._environment = environment
         self._redis: EmbeddedRedis | None = None
@@ -87,7 +93,7 @@ class LocalMill:
         """
         assert self._system is not None
         if not self._system.is_running:
-            log.warning("system_worker_restarted", status=self._system.exit_status)
+            self._say(f"The system worker ended with status {self._system.exit_status}; starting another.")
             self._system.start()
         engine = self._engine
         if engine is None or engine.is_running:
@@ -95,10 +101,13 @@ class LocalMill:
         if self._restart_at == 0.0:
             self._deaths = 1 if done > self._done_at_death else self._deaths + 1
             self._done_at_death = done
-            if self._deaths > MOST_RESTARTS:
+            if self._deaths > MOST_RESTARTS or engine.exit_status in HOPELESS:
                 raise EngineKeepsFailing(engine.last_lines(15))
             backoff_s = FIRST_BACKOFF_S * 2 ** (self._deaths - 1)
-            log.warning("engine_worker_died", status=engine.exit_status, restart_in_s=backoff_s)
+            self._say(
+                f"The engine worker ended with status {engine.exit_status}; starting another in "
+                f"{backoff_s:.0f} s. What it had in its engine runs again."
+            )
             self._restart_at = time.monotonic() + backoff_s
         elif time.monotonic() >= self._restart_at:
             self._restart_at = 0.0
@@ -106,14 +115,19 @@ class LocalMill:
             engine.start()
 
     def stop(self, *, drain: bool) -> None:
-        """Stop everything: the engine first, so that it can record what it finishes."""
-        if self._engine is not None:
-            grace_s = self._settings.drain_s + STOP_MARGIN_S if drain else 0.0
-            self._engine.stop(grace_s)
-        if self._system is not None:
-            self._system.stop(SYSTEM_GRACE_S)
-        if self._redis is not None:
-            self._redis.stop()
+        """Stop everything: the engine first, so that it can record what it finishes.
+
+        Ctrl-C while it drains ends the wait.
+        """
+        try:
+            if self._engine is not None and drain:
+                self._engine.stop(self._settings.drain_s + STOP_MARGIN_S)
+        finally:
+            for child in (self._engine, self._system):
+                if child is not None:
+                    child.stop(SYSTEM_GRACE_S if child is self._system else 0.0)
+            if self._redis is not None:
+                self._redis.stop()
 
     def _child(self, name: str, *arguments: str) -> Child:
         command = [sys.executable, "-m", "gristmill", *arguments]

@@ -9,6 +9,7 @@ import httpx
 import msgspec
 
 from config.catalogue import ModelEntry
+from tasks.errors import error_body
 from workers.engine import (
     EngineAnswer,
     EngineCapacity,
@@ -33,18 +34,24 @@ _TRY_AGAIN = frozenset(
     {
         HTTPStatus.REQUEST_TIMEOUT,
         HTTPStatus.TOO_MANY_REQUESTS,
-        HTTPStatus.INTERNAL_SERVER_ERROR,
         HTTPStatus.BAD_GATEWAY,
         HTTPStatus.SERVICE_UNAVAILABLE,
         HTTPStatus.GATEWAY_TIMEOUT,
     }
 )
-"""The server's trouble, not the request's."""
+"""The server's trouble, not the request's. A 500 may be either, so it is tried again too, but in the end it
+is that request's answer."""
 
 
 def backoff_s(attempt: int, jitter: float) -> float:
     """Seconds to wait after failed attempt number `attempt` (from 1); `jitter` from 0 to 1 spreads it."""
     return min(FIRST_BACKOFF_S * 2 ** (attempt - 1), LONGEST_BACKOFF_S) * (0.5 + jitter / 2)
+
+
+def _tokens(figures: object, name: str) -> int:
+    """A count in a server's usage; 0 when it is not there or is none."""
+    value = figures.get(name) if isinstance(figures, dict) else None
+    return value if type(value) is int and value >= 0 else 0
 
 
 class OpenAIEngine:
@@ -95,7 +102,11 @@ class OpenAIEngine:
             EngineUnavailable: it still is after `ATTEMPTS` tries.
         """
         assert self._client is not None
-        body: dict[str, Any] = {**msgspec.json.decode(request.body), "model": self._remote_name}
+        try:
+            body: dict[str, Any] = {**msgspec.json.decode(request.body), "model": self._remote_name}
+        except msgspec.MsgspecError as error:
+            refusal = error_body(f"The body cannot be read: {error}.", kind="invalid_request_error", code=400)
+            return EngineAnswer(400, msgspec.json.encode(refusal))
         content = msgspec.json.encode(body)
         headers = {"content-type": "application/json", "x-request-id": request.id}
         self._running += 1
@@ -106,7 +117,8 @@ class OpenAIEngine:
                 except httpx.TransportError as error:
                     trouble = repr(error)
                 else:
-                    if response.status_code not in _TRY_AGAIN:
+                    failed = response.status_code == HTTPStatus.INTERNAL_SERVER_ERROR
+                    if response.status_code not in _TRY_AGAIN and not (failed and attempt < ATTEMPTS):
                         return self._answer(response)
                     trouble = f"status {response.status_code}"
                 if attempt < ATTEMPTS:
@@ -118,19 +130,31 @@ class OpenAIEngine:
     def _answer(self, response: httpx.Response) -> EngineAnswer:
         try:
             body = msgspec.json.decode(response.content)
-        except msgspec.DecodeError as error:
-            raise EngineUnavailable(
-                f"{self._base_url} answered {response.status_code} without JSON"
-            ) from error
+        except msgspec.MsgspecError as error:
+            if response.is_success:
+                raise EngineUnavailable(f"{self._base_url} answers without JSON") from error
+            # A proxy's page: its status is the answer, its markup is not.
+            message = f"{self._base_url} answered {response.status_code} {response.reason_phrase}."
+            refusal = error_body(message, kind="invalid_request_error", code=response.status_code)
+            return EngineAnswer(response.status_code, msgspec.json.encode(refusal))
         usage = body.get("usage") if isinstance(body, dict) else None
         if not isinstance(usage, dict):
             return EngineAnswer(response.status_code, response.content)
         # Chat says prompt and completion, responses say input and output.
-        input_tokens = usage.get("prompt_tokens") or usage.get("input_tokens") or 0
-        output_tokens = usage.get("completion_tokens") or usage.get("output_tokens") or 0
+        input_tokens = _tokens(usage, "prompt_tokens") or _tokens(usage, "input_tokens")
+        output_tokens = _tokens(usage, "completion_tokens") or _tokens(usage, "output_tokens")
+        details_in = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+        details_out = usage.get("completion_tokens_details") or usage.get("output_tokens_details")
         self._prompt_tokens += input_tokens
         self._generation_tokens += output_tokens
-        return EngineAnswer(response.status_code, response.content, input_tokens, output_tokens)
+        return EngineAnswer(
+            response.status_code,
+            response.content,
+            input_tokens,
+            output_tokens,
+            cached_tokens=_tokens(details_in, "cached_tokens"),
+            reasoning_tokens=_tokens(details_out, "reasoning_tokens"),
+        )
 
     async def set_priority(self, request_id: str, priority: int) -> None:
         """OpenAI's API has no such call: the request keeps the priority it was sent with."""

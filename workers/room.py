@@ -16,20 +16,27 @@ class Holding:
         self._room = room
         self._requests = requests
         self._tokens = tokens
+        # Requests finish on the engine's loop while the chunk may end on a thread of the pool.
+        self._lock = threading.Lock()
 
     def give_back(self, requests: int) -> None:
         """These many requests are finished."""
-        requests = min(requests, self._requests)
-        if requests == 0:
-            return
-        tokens = self._tokens * requests // self._requests
-        self._requests -= requests
-        self._tokens -= tokens
+        with self._lock:
+            requests = min(requests, self._requests)
+            if requests == 0:
+                return
+            tokens = self._tokens * requests // self._requests
+            self._requests -= requests
+            self._tokens -= tokens
         self._room.give(requests, tokens)
 
     def give_back_all(self) -> None:
         """The chunk is finished, or goes elsewhere."""
-        self.give_back(self._requests)
+        with self._lock:
+            requests, tokens = self._requests, self._tokens
+            self._requests = self._tokens = 0
+        if requests:
+            self._room.give(requests, tokens)
 
 
 class Room:

@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from tasks.export import check_destination, export_results
 from tasks.jobs import JobRequest, create_job, find_resumable, get_job, mark_delivered, store_file
 from tasks.results import answer_text, error_message, iter_results
 from tasks.system import announce
-from tasks.tables import FINAL_STATUSES, Job, JobStatus, Worker
+from tasks.tables import FINAL_STATUSES, File, Job, JobStatus, Worker
 from tasks.validation import first_named_model
 from workers.data_folder import DataFolder
 from workers.hub import why_unavailable
@@ -69,7 +71,7 @@ def run_file(request: RunRequest, console: Console) -> int:
         try:
             job = _run_to_end(backends, settings, folder, environment, job, console)
         except KeyboardInterrupt:
-            console.print("\nInterrupted. What is finished is kept: run the same command again to go on.")
+            console.print("Interrupted. What is finished is kept: run the same command again to go on.")
             return EXIT_INTERRUPTED
         except EngineKeepsFailing as error:
             console.print("[red]The engine does not start or keeps dying.[/red] The end of its log:\n")
@@ -150,7 +152,11 @@ def _run_to_end(
 ) -> Job:
     if job.status in FINAL_STATUSES:
         return job
-    with LocalMill(settings, folder, environment) as mill:
+
+    def say(message: str) -> None:
+        console.print(f"[yellow]{escape(message)}[/yellow]")
+
+    with LocalMill(settings, folder, environment, say) as mill, _interruptible(settings, console):
         use_settings(mill.settings)
         announce(job.id)
         with RunProgress(console, _input_bytes(backends, job)) as progress:
@@ -168,9 +174,21 @@ def _run_to_end(
                 time.sleep(POLL_S)
 
 
-def _input_bytes(backends: Backends, job: Job) -> int:
-    from tasks.tables import File
+@contextmanager
+def _interruptible(settings: Settings, console: Console) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the block; the person is told why the end takes a moment."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        console.print(
+            f"\nStopping: the engine finishes what it holds, for at most {settings.drain_s:.0f} s. "
+            "Ctrl-C again stops at once."
+        )
+        raise
 
+
+def _input_bytes(backends: Backends, job: Job) -> int:
     with backends.database.read() as session:
         return session.execute(select(File.bytes).where(File.id == job.input_file_id)).scalar_one()
 

@@ -22,7 +22,8 @@ def run_system_worker(settings: Settings) -> int:
     Beat runs on a thread of this process. Several system workers tick side by side, which is harmless.
     """
     assert system.tick.app is not None
-    beat = EmbeddedService(app, thread=True)
+    # In memory: what the default scheduler keeps in a file is when each duty last ran, and ours is the tick.
+    beat = EmbeddedService(app, thread=True, scheduler_cls="celery.beat:Scheduler")
 
     @signals.worker_ready.connect(weak=False)
     def on_ready(**_: Any) -> None:

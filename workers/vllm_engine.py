@@ -26,6 +26,7 @@ from workers.engine import (
     EngineStartFailed,
 )
 from workers.orphan_guard import ENGINE_OWNER_VARIABLE
+from workers.vllm_priority import update_priority
 
 log = structlog.get_logger()
 
@@ -162,7 +163,8 @@ class VllmEngine:
         return _to_answer(answer)
 
     async def set_priority(self, request_id: str, priority: int) -> None:
-        """Not in stock vLLM: a request keeps the priority it entered with."""
+        """Queue the request anew if it waits; a running one goes on with the new priority."""
+        await update_priority(self._engine, request_id, priority)
 
     def figures(self) -> EngineFigures:
         """From vLLM's own metrics."""

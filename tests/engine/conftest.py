@@ -98,7 +98,7 @@ def start_mill(folder: Path, model: str) -> Iterator[RunningMill]:
     config.touch()
     backends = Backends.open(settings)
     backends.database.migrate()
-    with DataFolder(settings.data_dir) as data, LocalMill(settings, data, environment) as mill:
+    with DataFolder(settings.data_dir) as data, LocalMill(settings, data, environment, print) as mill:
         app = Celery("tests", set_as_current=False)
         app.conf.update(celery_settings(mill.settings))
         mill.start_engine(model)
