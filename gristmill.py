@@ -75,7 +75,7 @@ def run(file: Path, output: Path | None, model: str | None, endpoint: str, data_
 
 @main.command()
 @click.argument("model")
-@click.option("--devices", help="Device indices or UUIDs for this engine, comma-separated.  [default: all]")
+@click.option("--devices", help="GPU indices or UUIDs of this engine, or CPU cores like 0-3.  [default: all]")
 def worker(model: str, devices: str | None) -> None:
     """Serve MODEL: start its engine and work on its queues until stopped.
 

@@ -42,6 +42,8 @@ ENGINE_ARGS: dict[str, Any] = {
     "max_num_seqs": 256,
     "dtype": "float32",
     "enforce_eager": True,
+    # As Gristmill sets it on a CPU, see `workers.vllm_engine`.
+    "enable_chunked_prefill": False,
     # Repeating the same prompts must not make later rounds faster.
     "enable_prefix_caching": False,
 }
@@ -68,7 +70,6 @@ def main(
         HF_HUB_OFFLINE="1",
         VLLM_NO_USAGE_STATS="1",
         VLLM_CPU_KVCACHE_SPACE="1",
-        VLLM_CPU_OMP_THREADS_BIND="nobind",
     )
     with TemporaryDirectory(prefix="gristmill-bench-") as folder:
         compare(Path(folder), requests, rounds)

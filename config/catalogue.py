@@ -35,7 +35,7 @@ class Simulation(BaseModel):
     death_marker: str = "SIMULATE-DEATH"
     """A body that contains it takes the engine with it."""
     log_requests: bool = False
-    """Log every custom_id as it enters the engine."""
+    """Log the id of every request as it enters the engine."""
 
 
 class ModelEntry(BaseModel):

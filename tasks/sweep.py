@@ -2,7 +2,7 @@
 
 import structlog
 from celery import Celery
-from sqlalchemy import Select, select, update
+from sqlalchemy import Select, delete, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from tasks.backends import Backends
@@ -11,9 +11,12 @@ from tasks.database import Database
 from tasks.dispatch import fill_runway, republish_missing
 from tasks.errors import MachineError
 from tasks.finalise import expire_overdue, settle
-from tasks.tables import FINAL_STATUSES, Chunk, ChunkState, Job, JobStatus
+from tasks.tables import FINAL_STATUSES, Chunk, ChunkState, Job, JobStatus, Worker
 
 log = structlog.get_logger()
+
+SILENT_WORKER_MS = 60_000
+"""Heartbeats come every few seconds; a busy database is no reason to forget a worker."""
 
 
 def sweep(app: Celery, backends: Backends) -> list[str]:
@@ -23,6 +26,7 @@ def sweep(app: Celery, backends: Backends) -> list[str]:
     if expired:
         log.warning("leases_expired", chunks=expired)
     expire_overdue(database)
+    _forget_silent_workers(database)
     for job_id in _settleable(database):
         try:
             settle(backends, job_id)
@@ -33,6 +37,16 @@ def sweep(app: Celery, backends: Backends) -> list[str]:
         fill_runway(app, backends, model)
     republish_missing(app, database)
     return _abandoned_intakes(database)
+
+
+def _forget_silent_workers(database: Database) -> None:
+    """Remove the rows of workers that were killed before they could do so themselves."""
+    silent = Worker.heartbeat_ms < now_ms() - SILENT_WORKER_MS
+    with database.read() as session:
+        if session.execute(select(Worker.id).where(silent).limit(1)).first() is None:
+            return
+    with database.write() as session:
+        session.execute(delete(Worker).where(silent))
 
 
 def take_back_expired_leases(database: Database) -> int:

@@ -62,6 +62,11 @@ class EmbeddedRedis:
         """Where Celery connects."""
         return f"redis+socket://{self._socket.absolute()}"
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the server that this object started still runs."""
+        return self.child is not None and self.child.is_running
+
     def start(self, log_file: Path) -> None:
         """Start the server and wait until it answers.
 

@@ -6,6 +6,8 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+import uvloop
+
 from config.catalogue import EngineKind, ModelEntry
 from workers.engine import Engine, EngineCapacity
 
@@ -35,7 +37,7 @@ class EngineHost:
     def __init__(self, engine: Engine, entry: ModelEntry) -> None:
         self.engine = engine
         self._entry = entry
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="engine-loop", daemon=True)
 
     def start(self) -> EngineCapacity:

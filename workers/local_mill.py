@@ -95,6 +95,9 @@ class LocalMill:
         if not self._system.is_running:
             self._say(f"The system worker ended with status {self._system.exit_status}; starting another.")
             self._system.start()
+        if self._redis is not None and not self._redis.is_running:
+            self._say("The embedded Redis server is gone; starting it again.")
+            self._redis.start(self._folder.logs / "redis.log")
         engine = self._engine
         if engine is None or engine.is_running:
             return

@@ -18,6 +18,7 @@ from config.catalogue import FALLBACK_MODEL, ModelEntry, is_hub_name_or_folder
 from config.settings import Settings, load_settings
 from tasks.app import use_settings
 from tasks.backends import Backends
+from tasks.clock import now_ms
 from tasks.errors import UserError
 from tasks.export import check_destination, export_results
 from tasks.jobs import JobRequest, create_job, find_resumable, get_job, mark_delivered, store_file
@@ -26,6 +27,7 @@ from tasks.system import announce
 from tasks.tables import FINAL_STATUSES, File, Job, JobStatus, Worker
 from tasks.validation import first_named_model
 from workers.data_folder import DataFolder
+from workers.heartbeat import PERIOD_S
 from workers.hub import why_unavailable
 from workers.local_mill import EngineKeepsFailing, LocalMill
 from workers.progress import RunProgress, human_duration
@@ -36,6 +38,8 @@ EXIT_JOB_FAILED = 2
 EXIT_INTERRUPTED = 130
 
 POLL_S = 0.25
+HEARTBEATS_MISSED = 3
+"""After so many a worker is taken for gone."""
 READ_BYTES = 1 << 20
 SHOWN_RESULTS = 3
 SHOWN_FAULTS = 20
@@ -194,10 +198,10 @@ def _input_bytes(backends: Backends, job: Job) -> int:
 
 
 def _has_worker(backends: Backends, job: Job) -> bool:
+    alive = now_ms() - int(HEARTBEATS_MISSED * PERIOD_S * 1000)
     with backends.database.read() as session:
-        return (
-            session.execute(select(Worker.id).where(Worker.model == job.model).limit(1)).first() is not None
-        )
+        query = select(Worker.id).where(Worker.model == job.model, Worker.heartbeat_ms > alive).limit(1)
+        return session.execute(query).first() is not None
 
 
 def _deliver(backends: Backends, job: Job, request: RunRequest, seconds: float, console: Console) -> int:

@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from config.catalogue import BUILTIN_TINY, ModelEntry
-from workers.devices import detect_accelerator, engine_environment, pin
+from workers.devices import Accelerator, detect_accelerator, engine_environment, pin
 from workers.engine import (
     EngineAnswer,
     EngineCapacity,
@@ -33,7 +33,19 @@ log = structlog.get_logger()
 Handler = tuple[Callable[[dict[str, Any]], Any], Callable[[Any], Awaitable[Any]]]
 """How an endpoint's body is parsed, and what answers it."""
 
+CPU_ENGINE_ARGS: dict[str, Any] = {
+    "enforce_eager": True,
+    # A prompt that is prefilled in pieces ends vLLM 0.32 on a CPU when its request has a seed
+    # ("CPU Generator does not use offset").
+    "enable_chunked_prefill": False,
+}
+"""Defaults without a GPU; a catalogue entry's own arguments come first."""
+
 WARM_UP_BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
+
+FILLINGS = 2
+"""How often the requests that are in the engine could fill its seats. With one filling the seats of a batch
+that ends together stay empty until its answers are built and the next requests are rendered."""
 
 DEFAULT_CAPACITY_TOKENS = 1_000_000
 """When vLLM does not say how large its KV cache is."""
@@ -107,7 +119,7 @@ class VllmEngine:
             "tensor_parallel_size": self._entry.devices,
             "scheduling_policy": "priority",
             **({"revision": self._entry.revision} if self._entry.revision else {}),
-            **({} if detect_accelerator()[0] == "cuda" else {"enforce_eager": True}),
+            **({} if detect_accelerator()[0] is Accelerator.CUDA else CPU_ENGINE_ARGS),
             **self._entry.engine_args,
         }
         parser = make_arg_parser(FlexibleArgumentParser())
@@ -126,7 +138,7 @@ class VllmEngine:
         config = self._engine.vllm_config
         blocks = config.cache_config.num_gpu_blocks or 0
         tokens = blocks * config.cache_config.block_size or DEFAULT_CAPACITY_TOKENS
-        return EngineCapacity(config.scheduler_config.max_num_seqs, tokens)
+        return EngineCapacity(config.scheduler_config.max_num_seqs * FILLINGS, tokens * FILLINGS)
 
     async def run(self, request: EngineRequest) -> EngineAnswer:
         """Answer as vLLM's server would.

@@ -96,12 +96,12 @@ class Commands:
         return path
 
     def processes(self) -> list[psutil.Process]:
-        """Every process that was started in this folder: the command, its children, engines below them."""
+        """Every process that works in this folder: the command, its children, engines below them."""
         found = []
         for process in psutil.process_iter():
             # Not by environment or arguments: a process that sets its title overwrites both.
             with contextlib.suppress(psutil.Error):
-                if process.status() != psutil.STATUS_ZOMBIE and process.cwd() == str(self.folder):
+                if process.status() != psutil.STATUS_ZOMBIE and process.cwd().startswith(str(self.folder)):
                     found.append(process)
         return [process for process in found if process.pid != os.getpid()]
 

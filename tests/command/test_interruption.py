@@ -88,6 +88,19 @@ def test_a_job_that_ended_before_its_output_was_written_is_delivered_without_an_
     assert len(commands.jobs()) == 1
 
 
+def test_a_killed_redis_server_is_replaced_within_the_run(commands: Commands) -> None:
+    file = str(commands.write("prompts.jsonl", REQUESTS, "slow"))
+    commands.environment["GRISTMILL_CHUNK_REQUESTS"] = "16"
+    process = commands.start("run", file, "-o", "answers.jsonl")
+    wait_until(lambda: len(commands.finished()) >= 20, "some results")
+    (server,) = [each for each in commands.processes() if "server" in each.name()]
+    server.kill()
+    status, output = commands.finish(process)
+    assert status == 0, output
+    assert custom_ids(commands.folder / "answers.jsonl") == [f"r{n}" for n in range(REQUESTS)]
+    assert max(commands.starts_in_engine().values()) == 1
+
+
 def test_two_runs_do_not_share_a_data_folder(commands: Commands) -> None:
     file = str(commands.write("prompts.jsonl", REQUESTS, "slow"))
     first = commands.start("run", file)

@@ -66,6 +66,13 @@ def test_an_endpoint_the_model_lacks_is_refused_line_by_line(mill: RunningMill) 
     assert "/v1/embeddings" in answer["body"]["error"]["message"]
 
 
+def test_prompts_with_a_seed_that_do_not_fit_one_batch_leave_the_engine_alive(mill: RunningMill) -> None:
+    # vLLM 0.32 on a CPU dies of it when it prefills such prompts in pieces.
+    bodies = [{"model": "tiny", "prompt": [100 + n] * 300, "seed": n, "max_tokens": 4} for n in range(40)]
+    answers = mill.answers("/v1/completions", *bodies)
+    assert [answer["status_code"] for answer in answers] == [200] * 40
+
+
 def test_two_lines_with_the_same_request_id_do_not_meet(mill: RunningMill) -> None:
     answers = mill.answers("/v1/chat/completions", chat(request_id="same"), chat(request_id="same"))
     assert [answer["status_code"] for answer in answers] == [200, 200]

@@ -24,10 +24,11 @@ def test_an_engine_without_named_devices_keeps_what_is_visible() -> None:
     assert "CUDA_VISIBLE_DEVICES" not in environment(Accelerator.CUDA, None)
 
 
-def test_an_engine_on_the_cpu_is_not_bound_to_the_cores_of_others() -> None:
-    assert environment(Accelerator.CPU)["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
+def test_an_engine_on_the_cpu_is_bound_to_the_cores_it_is_given() -> None:
+    assert environment(Accelerator.CPU, "0-3,8")["VLLM_CPU_OMP_THREADS_BIND"] == "0-3,8"
     assert "CUDA_VISIBLE_DEVICES" not in environment(Accelerator.CPU, "0")
-    assert "VLLM_CPU_OMP_THREADS_BIND" not in environment(Accelerator.CUDA)
+    assert "VLLM_CPU_OMP_THREADS_BIND" not in environment(Accelerator.CPU, None)
+    assert "VLLM_CPU_OMP_THREADS_BIND" not in environment(Accelerator.CUDA, "0")
 
 
 def test_what_the_operator_set_is_left_alone() -> None:
