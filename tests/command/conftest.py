@@ -42,6 +42,8 @@ class Commands:
     folder: Path
     models: dict[str, Any]
     environment: dict[str, str] = field(default_factory=dict)
+    database_url: str | None = None
+    """None: the SQLite file in the data folder."""
 
     @property
     def data_dir(self) -> Path:
@@ -59,6 +61,7 @@ class Commands:
                 "GRISTMILL_DATA_DIR": str(self.data_dir),
                 "GRISTMILL_MODELS": json.dumps(self.models),
                 "GRISTMILL_FLUSH_S": "0.1",
+                **({"GRISTMILL_DATABASE_URL": self.database_url} if self.database_url else {}),
                 **self.environment,
             },
             stdout=subprocess.PIPE,
@@ -114,12 +117,12 @@ class Commands:
         return psutil.Process(pids[-1])
 
     def database(self) -> Database:
-        """The data folder's database."""
-        return Database(f"sqlite:///{self.data_dir / 'gristmill.db'}")
+        """The database that the commands work on."""
+        return Database(self.database_url or f"sqlite:///{self.data_dir / 'gristmill.db'}")
 
     def finished(self) -> set[int]:
         """Indices of the requests that have a result now."""
-        if not (self.data_dir / "gristmill.db").exists():
+        if self.database_url is None and not (self.data_dir / "gristmill.db").exists():
             return set()
         database = self.database()
         try:
@@ -168,7 +171,17 @@ SIMULATED = {
 @pytest.fixture
 def commands(tmp_path: Path) -> Iterator[Commands]:
     """Commands on simulated engines; nothing they started may be left at the end."""
-    commands = Commands(tmp_path, SIMULATED)
+    yield from _commands(tmp_path, None)
+
+
+@pytest.fixture
+def commands_on_any_database(tmp_path: Path, database_url: str) -> Iterator[Commands]:
+    """The same, once on SQLite and once on PostgreSQL."""
+    yield from _commands(tmp_path, database_url)
+
+
+def _commands(folder: Path, database_url: str | None) -> Iterator[Commands]:
+    commands = Commands(folder, SIMULATED, database_url=database_url)
     yield commands
     left = commands.processes()
     for process in left:

@@ -40,7 +40,8 @@ def test_ctrl_c_keeps_what_is_finished_and_the_same_command_goes_on(commands: Co
     assert max(commands.starts_in_engine().values()) == 1
 
 
-def test_a_killed_engine_worker_is_replaced_within_the_run(commands: Commands) -> None:
+def test_a_killed_engine_worker_is_replaced_within_the_run(commands_on_any_database: Commands) -> None:
+    commands = commands_on_any_database
     file = str(commands.write("prompts.jsonl", REQUESTS, "slow"))
     commands.environment["GRISTMILL_LEASE_S"] = "2"
     process = commands.start("run", file, "-o", "answers.jsonl")
@@ -55,7 +56,10 @@ def test_a_killed_engine_worker_is_replaced_within_the_run(commands: Commands) -
     assert {index for index in before if starts[index] > 1} == set()
 
 
-def test_killing_the_whole_group_leaves_no_process_and_loses_nothing(commands: Commands) -> None:
+def test_killing_the_whole_group_leaves_no_process_and_loses_nothing(
+    commands_on_any_database: Commands,
+) -> None:
+    commands = commands_on_any_database
     file = str(commands.write("prompts.jsonl", REQUESTS, "slow"))
     commands.environment["GRISTMILL_LEASE_S"] = "2"
     process = commands.start("run", file, "-o", "answers.jsonl")

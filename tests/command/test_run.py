@@ -6,7 +6,8 @@ import json
 from tests.command.conftest import Commands, custom_ids
 
 
-def test_results_come_in_input_order_and_nothing_is_left_running(commands: Commands) -> None:
+def test_results_come_in_input_order_and_nothing_is_left_running(commands_on_any_database: Commands) -> None:
+    commands = commands_on_any_database
     file = commands.write("prompts.jsonl", 700, "fast")
     status, output = commands.call("run", str(file), "-o", "out/answers.jsonl")
     assert status == 0, output
