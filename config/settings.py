@@ -73,8 +73,8 @@ class Settings(BaseSettings):
     """Chunks per model that wait on the queues at one time; all others wait in the database."""
     held_chunks: Annotated[int, Field(ge=2, le=256)] = 32
     """Most chunks one worker holds at a time."""
-    max_attempts: PositiveInt = 4
-    """Times a chunk is started before its unfinished requests fail."""
+    max_attempts: Annotated[int, Field(ge=3)] = 4
+    """Times a request may be started and take the engine with it. The last two starts run it alone."""
     lease_s: PositiveSeconds = 30.0
     """Seconds a worker's claim on a chunk lasts without renewal."""
     flush_s: PositiveSeconds = 1.0

@@ -158,15 +158,19 @@ def record_results(
             return count_results(session, lease.job_id, missing)
 
 
-def release_chunk(database: Database, lease: Lease, *, counts_as_attempt: bool) -> None:
-    """Give a chunk back; its unfinished requests will run again. A lost lease is fine."""
+def release_chunk(database: Database, lease: Lease, *, attempts: int) -> None:
+    """Give a chunk back; its unfinished requests will run again. A lost lease is fine.
+
+    `attempts` is the number of starts that count from now on: `lease.attempt`, or one less when this start
+    was not the chunk's fault.
+    """
     with database.write() as session:
         session.execute(
             update(Chunk)
             .where(*_held_by(lease))
             .values(
                 state=ChunkState.PENDING,
-                attempt=Chunk.attempt if counts_as_attempt else Chunk.attempt - 1,
+                attempt=attempts,
                 lease_owner=None,
                 lease_expires_ms=None,
             )

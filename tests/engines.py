@@ -24,6 +24,7 @@ class WatchedEngine(SimulatedEngine):
         self.entered: list[str] = []
         """Ids of the requests, as they came."""
         self.inside = 0
+        self.most_inside = 0
         self.aborted = 0
         self.fault: Exception | None = None
         """Raised instead of an answer."""
@@ -34,7 +35,9 @@ class WatchedEngine(SimulatedEngine):
         """Wait at the gate, then answer."""
         self.entered.append(request.id)
         self.inside += 1
+        self.most_inside = max(self.most_inside, self.inside)
         try:
+            await asyncio.sleep(0)  # so that those who come together meet
             await self._gate.wait()
             if self.fault is not None:
                 raise self.fault
@@ -67,6 +70,10 @@ class WatchedHost(EngineHost):
     def close_gate(self) -> None:
         """From now on requests wait inside the engine."""
         self.submit(self.engine.close_gate()).result()
+
+    def revive(self) -> None:
+        """What a new engine after a death would be."""
+        self.engine._dead = False
 
     def open_gate(self) -> None:
         """Let them go on."""

@@ -4,7 +4,7 @@ import asyncio
 import queue
 import time
 from collections.abc import Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from threading import Event
 
@@ -27,6 +27,7 @@ from tasks.storage import StoredObjectMissing
 from tasks.tables import JobStatus
 from workers.engine import EngineDead, EngineRequest, EngineUnavailable
 from workers.engine_host import EngineHost
+from workers.isolation import Seats, attempts_after_verdict, groups_to_run
 from workers.room import Holding
 
 log = structlog.get_logger()
@@ -42,6 +43,17 @@ class _AllIn:
     error: BaseException | None
 
 
+@dataclass(frozen=True)
+class _Checkpoint:
+    """What came before must be recorded before the feed goes on."""
+
+    passed: Future[None]
+
+
+Finished = queue.SimpleQueue[Outcome | _AllIn | _Checkpoint]
+"""From the engine's loop to the chunk's thread."""
+
+
 class ChunkRunner:
     """Runs one chunk for each thread that calls it; the requests of all of them meet in one engine."""
 
@@ -49,7 +61,7 @@ class ChunkRunner:
         self._backends = backends
         self._settings = backends.settings
         self._host = host
-        self._seats = asyncio.Semaphore(in_flight)
+        self._seats = Seats(in_flight)
         self._worker_id = worker_id
         self.stopping = Event()
         """Set when the worker shuts down: nothing new enters the engine."""
@@ -78,8 +90,7 @@ class ChunkRunner:
         try:
             requests = unfinished_requests(self._backends, lease)
             if lease.attempt > self._settings.max_attempts:
-                chunk_log.error("chunk_gave_up", requests=len(requests))
-                return self._record(lease, [_crashed(request) for request in requests], finish=True)
+                return self._convict(lease, requests)
             return self._run_leased(lease, requests, holding)
         except LeaseLost:
             chunk_log.warning("lease_lost")
@@ -90,24 +101,35 @@ class ChunkRunner:
                 fail_for_lost_plan(self._backends.database, job_id)
             else:
                 self._pause()
-                release_chunk(self._backends.database, lease, counts_as_attempt=True)
+                release_chunk(self._backends.database, lease, attempts=lease.attempt)
             return None
         except EngineUnavailable as error:
             # Nobody's fault here, and another try at once would fail too.
             chunk_log.warning("engine_unavailable", error=str(error))
             self._pause()
-            release_chunk(self._backends.database, lease, counts_as_attempt=False)
+            release_chunk(self._backends.database, lease, attempts=lease.attempt - 1)
             return None
         except EngineDead:
-            release_chunk(self._backends.database, lease, counts_as_attempt=True)
+            release_chunk(self._backends.database, lease, attempts=lease.attempt)
             raise
+
+    def _convict(self, lease: Lease, requests: Sequence[PlannedRequest]) -> Recorded | None:
+        """Fail the request under which the engine died last; the others run again."""
+        log.error("request_kills_engine", job=lease.job_id, chunk=lease.seq, index=requests[0].index)
+        verdict = Outcome(requests[0].index, requests[0].custom_id, None, None, "engine_crash")
+        recorded = self._record(lease, [verdict], finish=len(requests) == 1)
+        if len(requests) == 1:
+            return recorded
+        attempts = attempts_after_verdict(self._settings.max_attempts)
+        release_chunk(self._backends.database, lease, attempts=attempts)
+        return None
 
     def _pause(self) -> None:
         """Wait a little with what would fail again at once, but not past the lease."""
         self.stopping.wait(min(UNAVAILABLE_PAUSE_S, self._settings.lease_s / 2))
 
     def _run_leased(self, lease: Lease, requests: list[PlannedRequest], holding: Holding) -> Recorded | None:
-        finished: queue.SimpleQueue[Outcome | _AllIn] = queue.SimpleQueue()
+        finished: Finished = queue.SimpleQueue()
         feed = self._host.submit(self._feed(lease, requests, finished, holding))
         feed.add_done_callback(
             lambda done: finished.put(_AllIn(CancelledError() if done.cancelled() else done.exception()))
@@ -117,10 +139,13 @@ class ChunkRunner:
             while True:
                 outcomes, end = self._collect(finished)
                 left -= len(outcomes)
+                all_in = isinstance(end, _AllIn)
                 # The lease of a chunk that goes back is ended by the release, not by this write.
-                recorded = self._record(lease, outcomes, finish=end is not None and left == 0)
-                if end is not None:
+                recorded = self._record(lease, outcomes, finish=all_in and left == 0)
+                if isinstance(end, _AllIn):
                     break
+                if end is not None:
+                    end.passed.set_result(None)
                 if recorded.job_status is not JobStatus.IN_PROGRESS or time.monotonic() > self._cut_off_at:
                     feed.cancel()
         except BaseException:
@@ -133,13 +158,11 @@ class ChunkRunner:
         if end.error is not None and not isinstance(end.error, CancelledError):
             raise end.error
         # Cut off by a cancelled job or by this worker's shutdown: neither is the chunk's fault.
-        release_chunk(self._backends.database, lease, counts_as_attempt=False)
+        release_chunk(self._backends.database, lease, attempts=lease.attempt - 1)
         return None
 
-    def _collect(
-        self, finished: "queue.SimpleQueue[Outcome | _AllIn]"
-    ) -> tuple[list[Outcome], _AllIn | None]:
-        """What finishes within one flush period, and the end if it comes."""
+    def _collect(self, finished: Finished) -> tuple[list[Outcome], _AllIn | _Checkpoint | None]:
+        """What finishes within one flush period, and what ended the period early if something did."""
         outcomes: list[Outcome] = []
         flush_at = time.monotonic() + self._settings.flush_s
         while True:
@@ -147,7 +170,7 @@ class ChunkRunner:
                 item = finished.get(timeout=max(0.0, flush_at - time.monotonic()))
             except queue.Empty:
                 return outcomes, None
-            if isinstance(item, _AllIn):
+            if not isinstance(item, Outcome):
                 return outcomes, item
             outcomes.append(item)
 
@@ -162,29 +185,38 @@ class ChunkRunner:
         )
 
     async def _feed(
-        self,
-        lease: Lease,
-        requests: Sequence[PlannedRequest],
-        finished: "queue.SimpleQueue[Outcome | _AllIn]",
-        holding: Holding,
+        self, lease: Lease, requests: Sequence[PlannedRequest], finished: Finished, holding: Holding
     ) -> None:
-        """Send requests into the engine as seats come free; each outcome is handed over when it is there."""
+        """Send requests into the engine; each outcome is handed over when it is there."""
 
         async def run_one(request: PlannedRequest) -> None:
             finished.put(await self._answer(lease, request))
 
         # A callback, because a task that is cancelled before its first step never enters a `finally`.
         def free_seat(_: asyncio.Task[None]) -> None:
-            self._seats.release()
+            self._seats.give_back()
             holding.give_back(1)
 
-        async with asyncio.TaskGroup() as running:
-            for request in requests:
-                await self._seats.acquire()
+        suspects = groups_to_run(requests, lease.attempt, self._settings.max_attempts)
+        if suspects is None:
+            async with asyncio.TaskGroup() as running:
+                for request in requests:
+                    await self._seats.take()
+                    if self.stopping.is_set():
+                        self._seats.give_back()
+                        return
+                    running.create_task(run_one(request)).add_done_callback(free_seat)
+            return
+        for group in suspects:
+            async with self._seats.all_taken():
                 if self.stopping.is_set():
-                    self._seats.release()
                     return
-                running.create_task(run_one(request)).add_done_callback(free_seat)
+                async with asyncio.TaskGroup() as running:
+                    for request in group:
+                        running.create_task(run_one(request))
+                checkpoint = _Checkpoint(Future())
+                finished.put(checkpoint)
+                await asyncio.wrap_future(checkpoint.passed)
 
     async def _answer(self, lease: Lease, request: PlannedRequest) -> Outcome:
         started = time.monotonic()
@@ -207,7 +239,3 @@ class ChunkRunner:
             reasoning_tokens=answer.reasoning_tokens,
             duration_ms=int((time.monotonic() - started) * 1000),
         )
-
-
-def _crashed(request: PlannedRequest) -> Outcome:
-    return Outcome(request.index, request.custom_id, None, None, "engine_crash")

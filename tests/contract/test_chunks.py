@@ -147,7 +147,7 @@ def test_nothing_is_written_under_a_lease_that_was_taken_over(backends: Backends
             record(backends, old, [0, 1], finish=finish)
     job = get_job(backends.database, job_id)
     assert (job.completed, results_of(backends, job_id)) == (0, [])
-    release_chunk(backends.database, old, counts_as_attempt=True)
+    release_chunk(backends.database, old, attempts=old.attempt)
     assert chunks_of(backends, job_id)[0].lease_owner == "worker-2", "the new lease is untouched"
     assert record(backends, new, [0, 1], finish=True)
 
@@ -198,7 +198,7 @@ def test_a_whole_batch_that_is_already_there_counts_nothing(backends: Backends) 
 def test_a_chunk_given_back_is_run_again(backends: Backends, counts: bool, next_attempt: int) -> None:
     job_id = started_job(backends, 2)
     lease = leased(backends, job_id)
-    release_chunk(backends.database, lease, counts_as_attempt=counts)
+    release_chunk(backends.database, lease, attempts=lease.attempt - (not counts))
     chunk = chunks_of(backends, job_id)[0]
     assert (chunk.state, chunk.lease_owner, chunk.lease_expires_ms) == (ChunkState.PENDING, None, None)
     again = leased(backends, job_id)
@@ -210,7 +210,7 @@ def test_finished_requests_of_a_chunk_given_back_are_not_run_again(backends: Bac
     job_id = started_job(backends, 3)
     lease = leased(backends, job_id)
     record(backends, lease, [1])
-    release_chunk(backends.database, lease, counts_as_attempt=counts)
+    release_chunk(backends.database, lease, attempts=lease.attempt - (not counts))
     again = leased(backends, job_id)
     assert [request.index for request in unfinished_requests(backends, again)] == [0, 2]
 
@@ -259,6 +259,6 @@ def test_a_chunk_given_back_after_its_job_was_cancelled_does_not_run(backends: B
     job_id = started_job(backends, 1)
     lease = leased(backends, job_id)
     cancel_job(backends.database, job_id)
-    release_chunk(backends.database, lease, counts_as_attempt=False)
+    release_chunk(backends.database, lease, attempts=lease.attempt - 1)
     put_on_runway(backends, job_id)
     assert lease_chunk(backends.database, job_id, 0, "w", 30) is None

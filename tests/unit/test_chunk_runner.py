@@ -101,26 +101,59 @@ def test_an_engine_that_dies_gives_its_chunk_back_and_counts_the_attempt(
     assert statuses(sqlite_backends, job_id) == {0: 200, 1: 200}
 
 
-def test_a_chunk_that_was_started_too_often_fails_what_is_left_of_it(
+def test_the_first_unfinished_request_of_a_chunk_that_was_started_too_often_is_the_culprit(
     sqlite_backends: Backends, host: WatchedHost
 ) -> None:
     job_id = started_job(sqlite_backends, 3)
     lease = leased(sqlite_backends, job_id)
-    done = outcomes_of(sqlite_backends, lease, [1])
+    done = outcomes_of(sqlite_backends, lease, [0])
     record_results(sqlite_backends.database, lease, done, worker="w", lease_s=30, finish=False)
-    release_chunk(sqlite_backends.database, lease, counts_as_attempt=True)
-    change_chunks(sqlite_backends, job_id, attempt=sqlite_backends.settings.max_attempts)
+    release_chunk(sqlite_backends.database, lease, attempts=sqlite_backends.settings.max_attempts)
     with worker_of(sqlite_backends, host) as worker:
+        assert worker.run(job_id) is None
+        assert host.engine.entered == []
         recorded = worker.run(job_id)
     assert recorded is not None
     assert recorded.all_results_in
-    assert host.engine.entered == []
-    assert [(row.status_code, row.error_code) for row in results_of(sqlite_backends, job_id)] == [
-        (None, "engine_crash"),
+    rows = results_of(sqlite_backends, job_id)
+    assert [(row.status_code, row.error_code) for row in rows] == [
         (200, None),
         (None, "engine_crash"),
+        (200, None),
     ]
     assert settle(sqlite_backends, job_id) == JobStatus.COMPLETED
+
+
+@pytest.mark.parametrize(("starts", "most_inside"), [(1, 40), (2, 40), (3, 3), (4, 1)])
+def test_a_suspect_chunk_runs_in_ever_smaller_groups(
+    sqlite_backends: Backends, host: WatchedHost, starts: int, most_inside: int
+) -> None:
+    job_id = started_job(sqlite_backends, 40)
+    change_chunks(sqlite_backends, job_id, attempt=starts - 1)
+    with worker_of(sqlite_backends, host, in_flight=64) as worker:
+        worker.run(job_id)
+    assert host.engine.most_inside == most_inside
+    assert statuses(sqlite_backends, job_id) == dict.fromkeys(range(40), 200)
+
+
+@pytest.mark.parametrize("culprits", [{0}, {39}, {17}, {3, 30}, {4, 5, 6}])
+def test_requests_that_kill_the_engine_fail_alone(
+    sqlite_backends: Backends, host: WatchedHost, culprits: set[int]
+) -> None:
+    prompts = ["SIMULATE-DEATH" if number in culprits else "live" for number in range(40)]
+    job_id = job_of(sqlite_backends, prompts)
+    deaths = 0
+    while settle(sqlite_backends, job_id) != JobStatus.COMPLETED:
+        with worker_of(sqlite_backends, host, in_flight=64) as worker:
+            try:
+                worker.run(job_id)
+            except EngineDead:
+                deaths += 1
+                host.revive()
+    rows = results_of(sqlite_backends, job_id)
+    assert {row.index for row in rows if row.error_code == "engine_crash"} == culprits
+    assert {row.index for row in rows if row.status_code == 200} == set(range(40)) - culprits
+    assert deaths <= 2 + 2 * len(culprits)
 
 
 def test_the_last_allowed_attempt_is_made(sqlite_backends: Backends, host: WatchedHost) -> None:
@@ -208,7 +241,7 @@ def test_a_chunk_that_comes_again_runs_only_what_is_left(
     lease = leased(sqlite_backends, job_id)
     done = outcomes_of(sqlite_backends, lease, [0, 2, 4])
     record_results(sqlite_backends.database, lease, done, worker="w", lease_s=30, finish=False)
-    release_chunk(sqlite_backends.database, lease, counts_as_attempt=counts)
+    release_chunk(sqlite_backends.database, lease, attempts=lease.attempt - (not counts))
     with worker_of(sqlite_backends, host) as worker:
         recorded = worker.run(job_id)
     assert recorded is not None
