@@ -8,8 +8,8 @@ FILE = docs/example.jsonl
 MODEL =
 # Results of the example go where git ignores them; those of any other file go next to it.
 OUT = $(if $(filter docs/example.jsonl,$(FILE)),example.results.jsonl)
-# Tests of one real engine stay on one process (loadgroup); the others share both.
-PYTEST_ARGS = -n 2 --dist loadgroup
+# A file's tests stay on one process, so that those of a real engine share it.
+PYTEST_ARGS = -n 2 --dist loadfile
 
 HARDWARE := $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
 PIP := .venv/bin/python -m pip -qq --disable-pip-version-check

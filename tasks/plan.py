@@ -20,7 +20,9 @@ CHUNK_BYTES = 8 << 20
 def estimate_tokens(body_bytes: int, max_output_tokens: int | None) -> int:
     """Tokens a request will take in the engine, prompt and output."""
     output = ASSUMED_OUTPUT_TOKENS if max_output_tokens is None else max_output_tokens
-    return body_bytes // BODY_BYTES_PER_TOKEN + min(output, MOST_ASSUMED_OUTPUT_TOKENS)
+    if output > MOST_ASSUMED_OUTPUT_TOKENS:
+        output = MOST_ASSUMED_OUTPUT_TOKENS
+    return body_bytes // BODY_BYTES_PER_TOKEN + output
 
 
 @dataclass(frozen=True)

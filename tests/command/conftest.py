@@ -25,6 +25,9 @@ from tasks.tables import Job, Result, Worker
 DEADLINE_S = 240.0
 """Reached only when something is broken."""
 
+REQUESTS = 300
+"""Requests of a run that is interrupted."""
+
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
     """Poll a condition of other processes; fails when it does not come true."""
@@ -192,3 +195,16 @@ def _commands(folder: Path, database_url: str | None) -> Iterator[Commands]:
 def custom_ids(results: Path) -> list[str]:
     """The custom_ids of a results file, in its order."""
     return [json.loads(line)["custom_id"] for line in results.read_text().splitlines()]
+
+
+def run_again(commands: Commands, file: str) -> None:
+    """The same command completes the job: every custom_id once, and no finished request run again."""
+    before = commands.finished()
+    status, output = commands.call("run", file, "-o", "answers.jsonl")
+    assert status == 0, output
+    assert "Going on with" in output
+    assert custom_ids(commands.folder / "answers.jsonl") == [f"r{n}" for n in range(REQUESTS)]
+    assert len(commands.jobs()) == 1
+    starts = commands.starts_in_engine()
+    assert set(starts) == set(range(REQUESTS))
+    assert {index for index in before if starts[index] > 1} == set()

@@ -3,26 +3,10 @@
 import os
 import signal
 
-import pytest
 from sqlalchemy import update
 
 from tasks.tables import Job
-from tests.command.conftest import Commands, custom_ids, wait_until
-
-REQUESTS = 300
-
-
-def run_again(commands: Commands, file: str) -> None:
-    """The same command completes the job: every custom_id once, and no finished request run again."""
-    before = commands.finished()
-    status, output = commands.call("run", file, "-o", "answers.jsonl")
-    assert status == 0, output
-    assert "Going on with" in output
-    assert custom_ids(commands.folder / "answers.jsonl") == [f"r{n}" for n in range(REQUESTS)]
-    assert len(commands.jobs()) == 1
-    starts = commands.starts_in_engine()
-    assert set(starts) == set(range(REQUESTS))
-    assert {index for index in before if starts[index] > 1} == set()
+from tests.command.conftest import REQUESTS, Commands, custom_ids, run_again, wait_until
 
 
 def test_ctrl_c_keeps_what_is_finished_and_the_same_command_goes_on(commands: Commands) -> None:
@@ -114,34 +98,3 @@ def test_two_runs_do_not_share_a_data_folder(commands: Commands) -> None:
     assert f"in use by process {first.pid}" in output
     os.kill(first.pid, signal.SIGINT)
     assert commands.finish(first)[0] == 130
-
-
-@pytest.mark.vllm
-@pytest.mark.xdist_group("vllm")
-def test_on_a_real_engine_kills_cost_only_what_was_in_flight(commands: Commands) -> None:
-    commands.models["tiny"] = {
-        "source": "builtin:tiny",
-        "engine_args": {
-            "max_model_len": 512,
-            "max_num_seqs": 4,
-            "dtype": "float32",
-            "enable_log_requests": True,
-        },
-    }
-    commands.environment["GRISTMILL_LEASE_S"] = "3"
-    commands.environment["GRISTMILL_CHUNK_REQUESTS"] = "32"
-    file = str(commands.write("prompts.jsonl", REQUESTS, "tiny", max_tokens=24, ignore_eos=True))
-
-    process = commands.start("run", file, "-o", "answers.jsonl")
-    wait_until(lambda: len(commands.finished()) >= 20, "results of the first engine")
-    worker = commands.worker()
-    engine_processes = worker.children(recursive=True)
-    assert engine_processes
-    worker.kill()
-    wait_until(lambda: not any(child.is_running() for child in engine_processes), "no orphaned engine")
-
-    after_worker = len(commands.finished())
-    wait_until(lambda: len(commands.finished()) >= after_worker + 20, "results of the second engine")
-    commands.kill_group(process)
-    commands.wait_for_silence()
-    run_again(commands, file)

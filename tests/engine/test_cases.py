@@ -13,7 +13,7 @@ from tests.engine.conftest import RunningMill
 CASES = Path(__file__).parent.parent / "cases"
 EXPECTED: dict[str, dict[str, Any]] = json.loads((CASES / "expected.json").read_text(encoding="utf-8"))
 
-pytestmark = [pytest.mark.vllm, pytest.mark.xdist_group("vllm")]
+pytestmark = pytest.mark.vllm
 
 
 @pytest.mark.parametrize("name", EXPECTED)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.vllm, pytest.mark.xdist_group("vllm")]
+pytestmark = pytest.mark.vllm
 
 
 def test_a_waiting_request_whose_priority_is_raised_runs_next(tmp_path: Path) -> None:
