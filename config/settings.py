@@ -60,7 +60,7 @@ class Settings(BaseSettings):
     """Longest input line, in bytes."""
     max_requests: PositiveInt = 10_000_000
     """Most requests in one job."""
-    max_file_bytes: PositiveInt = 100 * 2**30
+    max_file_bytes: PositiveInt = 64 * 2**30
     """Largest input file, in bytes."""
     max_listed_errors: PositiveInt = 100
     """Faulty lines a failed job lists."""

@@ -189,8 +189,10 @@ class ChunkRunner:
     ) -> None:
         """Send requests into the engine; each outcome is handed over when it is there."""
 
+        priority = lease.lane.rank
+
         async def run_one(request: PlannedRequest) -> None:
-            finished.put(await self._answer(lease, request))
+            finished.put(await self._answer(lease, request, priority))
 
         # A callback, because a task that is cancelled before its first step never enters a `finally`.
         def free_seat(_: asyncio.Task[None]) -> None:
@@ -218,14 +220,14 @@ class ChunkRunner:
                 finished.put(checkpoint)
                 await asyncio.wrap_future(checkpoint.passed)
 
-    async def _answer(self, lease: Lease, request: PlannedRequest) -> Outcome:
+    async def _answer(self, lease: Lease, request: PlannedRequest, priority: int) -> Outcome:
         started = time.monotonic()
         answer = await self._host.engine.run(
             EngineRequest(
                 id=f"{lease.job_id}-{request.index}-{lease.token}",
                 endpoint=lease.endpoint,
                 body=request.body,
-                priority=lease.lane.rank,
+                priority=priority,
             )
         )
         return Outcome(
