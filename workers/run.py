@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -96,7 +97,8 @@ def _settle_model(request: RunRequest, console: Console) -> tuple[Settings, str 
             raise UserError(f"no model {model!r} in the catalogue ({known}); a hub name has a slash in it")
         models = {**settings.models, model: ModelEntry(source=model)}
         settings = settings.model_copy(update={"models": models})
-        environment["GRISTMILL_MODELS"] = json.dumps({model: {"source": model}})
+        named = json.loads(os.environ.get("GRISTMILL_MODELS", "{}"))
+        environment["GRISTMILL_MODELS"] = json.dumps({**named, model: {"source": model}})
     chosen = model or _named_in_file(request.file, settings)
     if chosen is None:
         chosen = model = settings.default_model
