@@ -16,6 +16,7 @@ import msgspec
 import structlog
 
 from config.catalogue import BUILTIN_TINY, ModelEntry
+from tasks.errors import error_body
 from workers.devices import Accelerator, detect_accelerator, engine_environment, pin
 from workers.engine import (
     EngineAnswer,
@@ -270,8 +271,7 @@ def _to_answer(answer: Any) -> EngineAnswer:
 
 def _refusal(status: int, message: str) -> EngineAnswer:
     kind = "NotFoundError" if status == 404 else "BadRequestError"
-    error = {"message": message, "type": kind, "param": None, "code": status}
-    return EngineAnswer(status, msgspec.json.encode({"error": error}))
+    return EngineAnswer(status, msgspec.json.encode(error_body(message, kind=kind, code=status)))
 
 
 def _first_messages(error: Any) -> str:
