@@ -13,6 +13,10 @@ FALLBACK_MODEL = "tiny"
 """Served when the default model was not chosen by anyone and cannot be fetched."""
 
 
+POOLING_ENDPOINTS = frozenset({"/v1/embeddings", "/v1/score", "/v1/rerank"})
+"""Endpoints of models that do not generate text."""
+
+
 class EngineKind(StrEnum):
     """Which implementation of the engine protocol runs a model."""
 
@@ -73,6 +77,16 @@ class ModelEntry(BaseModel):
         return self
 
 
+    def serves(self, endpoint: str) -> bool:
+        """Whether requests to this endpoint can succeed, as far as the entry says."""
+        match self.engine_args.get("runner"):
+            case "pooling":
+                return endpoint in POOLING_ENDPOINTS
+            case "generate":
+                return endpoint not in POOLING_ENDPOINTS
+        return True
+
+
 BUILTIN_MODELS: dict[str, ModelEntry] = {
     DEFAULT_MODEL: ModelEntry(source=DEFAULT_MODEL, engine_args={"max_model_len": 4096}),
     # In float32, because vLLM's bfloat16 kernels stop some processors with an illegal instruction.
@@ -81,6 +95,7 @@ BUILTIN_MODELS: dict[str, ModelEntry] = {
         engine_args={
             "max_model_len": 2048,
             "dtype": "float32",
+            "runner": "generate",
             "enable_auto_tool_choice": True,
             "tool_call_parser": "hermes",
         },

@@ -62,6 +62,8 @@ class Settings(BaseSettings):
     """Most requests in one job."""
     max_file_bytes: PositiveInt = 64 * 2**30
     """Largest input file, in bytes."""
+    file_expires_s: PositiveSeconds = 30 * 86_400.0
+    """Seconds that input files of jobs are kept, unless an upload says otherwise."""
     max_listed_errors: PositiveInt = 100
     """Faulty lines a failed job lists."""
 
@@ -85,6 +87,28 @@ class Settings(BaseSettings):
     """Seconds after which an unfinished job expires, unless it says otherwise."""
     drain_s: PositiveSeconds = 30.0
     """Seconds a stopping worker may use to finish what is in its engine."""
+
+    web_host: str = "127.0.0.1"
+    """Address the web server listens on. Any other than loopback opens it to the network."""
+    web_port: Annotated[int, Field(ge=0, le=65535)] = 8800
+    """Port of the web server."""
+    web_threads: PositiveInt = 32
+    """Requests one web process answers at a time; a client that waits or watches holds one."""
+    web_processes: PositiveInt = 2
+    """Processes of the web server."""
+    web_behind_proxy: bool = False
+    """A reverse proxy with TLS is in front: believe its X-Forwarded-* headers, and mark cookies as secure."""
+    secret_key: SecretStr | None = None
+    """Signs sessions and login links; the same for all web processes. Unset: made in the data folder."""
+    sync_timeout_s: PositiveSeconds = 120.0
+    """Longest wait for the answer of one request that is sent to `/v1/chat/completions` and its kind."""
+    flower_port: Annotated[int, Field(ge=0, le=65535)] = 5555
+    """Port of Flower, which listens on `web_host`."""
+
+    server_url: str = "http://127.0.0.1:8800"
+    """Where `gristmill submit` and its kind find a running server."""
+    api_key: SecretStr | None = None
+    """The key that they send."""
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """Least severe level that is logged."""

@@ -12,8 +12,11 @@ from tasks.backends import Backends
 from tasks.clock import now_ms
 from tasks.database import Database
 from tasks.errors import LeaseLost
+from tasks.figures import count_figures
 from tasks.jobs import RUNNABLE, WRITABLE
+from tasks.outcomes import Outcome
 from tasks.planned_file import PlannedRequest, read_frame
+from tasks.results import line_bytes
 from tasks.tables import Chunk, ChunkState, Job, JobStatus, Lane, Result
 
 
@@ -31,28 +34,6 @@ class Lease:
     planned_key: str
     offset: int
     length: int
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The result of one request."""
-
-    index: int
-    custom_id: str
-    status_code: int | None
-    body: bytes | None
-    """UTF-8 JSON; null when there was no HTTP-like answer."""
-    error_code: str | None = None
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_tokens: int = 0
-    reasoning_tokens: int = 0
-    duration_ms: int = 0
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether it belongs into the output file rather than the error file."""
-        return self.status_code == 200
 
 
 @dataclass(frozen=True)
@@ -146,16 +127,14 @@ def record_results(
     try:
         with database.write() as session:
             _fence(session, lease, chunk_values)
-            insert_results(session, lease.job_id, outcomes, worker)
-            return count_results(session, lease.job_id, outcomes)
+            return add_results(session, lease.job_id, lease.seq, outcomes, worker)
     except IntegrityError:
         # A result that is already there was counted when it was written: keep it, add the others.
         with database.write() as session:
             _fence(session, lease, chunk_values)
             done = finished_indices(session, lease.job_id, [outcome.index for outcome in outcomes])
             missing = [outcome for outcome in outcomes if outcome.index not in done]
-            insert_results(session, lease.job_id, missing, worker)
-            return count_results(session, lease.job_id, missing)
+            return add_results(session, lease.job_id, lease.seq, missing, worker)
 
 
 def release_chunk(database: Database, lease: Lease, *, attempts: int) -> None:
@@ -192,21 +171,53 @@ def _fence(session: Session, lease: Lease, values: dict[str, Any]) -> None:
         raise LeaseLost(f"chunk {lease.job_id}/{lease.seq} is no longer leased under token {lease.token}")
 
 
-def insert_results(session: Session, job_id: str, outcomes: Sequence[Outcome], worker: str) -> None:
-    """Add result rows.
+def add_results(
+    session: Session, job_id: str, seq: int, outcomes: Sequence[Outcome], worker: str
+) -> Recorded:
+    """Add result rows of one chunk and move the job's counters and figures with them.
 
     Raises:
-        IntegrityError: one of them is already there.
+        IntegrityError: one of the results is already there.
+        LeaseLost: the job has ended.
     """
+    now = session.execute(select(now_ms())).scalar_one()
+    _insert(session, job_id, seq, outcomes, worker, now)
+    succeeded = [outcome for outcome in outcomes if outcome.succeeded]
+    output_bytes = sum(line_bytes(job_id, outcome) for outcome in succeeded)
+    all_bytes = sum(line_bytes(job_id, outcome) for outcome in outcomes)
+    row = session.execute(
+        update(Job)
+        .where(Job.id == job_id, Job.status.in_({*WRITABLE, JobStatus.FINALIZING}))
+        .values(
+            completed=Job.completed + len(succeeded),
+            failed=Job.failed + len(outcomes) - len(succeeded),
+            input_tokens=Job.input_tokens + sum(outcome.input_tokens for outcome in outcomes),
+            cached_tokens=Job.cached_tokens + sum(outcome.cached_tokens for outcome in outcomes),
+            output_tokens=Job.output_tokens + sum(outcome.output_tokens for outcome in outcomes),
+            reasoning_tokens=Job.reasoning_tokens + sum(outcome.reasoning_tokens for outcome in outcomes),
+            output_bytes=Job.output_bytes + output_bytes,
+            error_bytes=Job.error_bytes + all_bytes - output_bytes,
+        )
+        .returning(Job.status, Job.total, Job.completed, Job.failed, Job.in_progress_ms)
+    ).one_or_none()
+    if row is None:
+        raise LeaseLost(f"job {job_id} has ended")
+    count_figures(session, job_id, row.in_progress_ms, now, outcomes)
+    return Recorded(JobStatus(row.status), row.completed + row.failed >= row.total)
+
+
+def _insert(
+    session: Session, job_id: str, seq: int, outcomes: Sequence[Outcome], worker: str, finished_ms: int
+) -> None:
     if not outcomes:
         return
-    finished = session.execute(select(now_ms())).scalar_one()
     session.connection().execute(
         insert(Result),
         [
             {
                 "job_id": job_id,
                 "idx": outcome.index,
+                "chunk": seq,
                 "custom_id": outcome.custom_id,
                 "status_code": outcome.status_code,
                 "body": outcome.body,
@@ -214,34 +225,9 @@ def insert_results(session: Session, job_id: str, outcomes: Sequence[Outcome], w
                 "input_tokens": outcome.input_tokens,
                 "output_tokens": outcome.output_tokens,
                 "duration_ms": outcome.duration_ms,
-                "finished_ms": finished,
+                "finished_ms": finished_ms,
                 "worker": worker,
             }
             for outcome in outcomes
         ],
     )
-
-
-def count_results(session: Session, job_id: str, outcomes: Sequence[Outcome]) -> Recorded:
-    """Move the job's counters by these results, in the transaction that writes them.
-
-    Raises:
-        LeaseLost: the job has ended.
-    """
-    succeeded = sum(outcome.succeeded for outcome in outcomes)
-    row = session.execute(
-        update(Job)
-        .where(Job.id == job_id, Job.status.in_({*WRITABLE, JobStatus.FINALIZING}))
-        .values(
-            completed=Job.completed + succeeded,
-            failed=Job.failed + len(outcomes) - succeeded,
-            input_tokens=Job.input_tokens + sum(outcome.input_tokens for outcome in outcomes),
-            cached_tokens=Job.cached_tokens + sum(outcome.cached_tokens for outcome in outcomes),
-            output_tokens=Job.output_tokens + sum(outcome.output_tokens for outcome in outcomes),
-            reasoning_tokens=Job.reasoning_tokens + sum(outcome.reasoning_tokens for outcome in outcomes),
-        )
-        .returning(Job.status, Job.total, Job.completed, Job.failed)
-    ).one_or_none()
-    if row is None:
-        raise LeaseLost(f"job {job_id} has ended")
-    return Recorded(JobStatus(row.status), row.completed + row.failed >= row.total)

@@ -60,7 +60,7 @@ class Database:
         """Bring the tables to this version of Gristmill; safe with several processes at once."""
         config = Config()
         config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-        with self._writer.connect() as connection, connection.begin():
+        with self._writer.connect() as connection, _tables_may_be_rebuilt(connection), connection.begin():
             if not self.is_sqlite:
                 # One migration at a time; released when the transaction ends.
                 connection.exec_driver_sql("SELECT pg_advisory_xact_lock(712348)")
@@ -70,6 +70,21 @@ class Database:
     def close(self) -> None:
         """Close all idle connections."""
         self._engine.dispose()
+
+
+@contextmanager
+def _tables_may_be_rebuilt(connection: Connection) -> Iterator[None]:
+    """SQLite changes a column by copying its table and dropping the old one, which must not cascade."""
+    if connection.dialect.name != "sqlite":
+        yield
+        return
+    # Outside any transaction, where alone the pragma has an effect.
+    sqlite: Any = connection.connection.driver_connection
+    sqlite.execute("PRAGMA foreign_keys = OFF")
+    try:
+        yield
+    finally:
+        sqlite.execute("PRAGMA foreign_keys = ON")
 
 
 def _set_up_sqlite(connection: sqlite3.Connection, _record: ConnectionPoolEntry) -> None:

@@ -23,8 +23,8 @@ class UserError(Exception):
 class NotFound(UserError):
     """The id names nothing that this caller may see."""
 
-    def __init__(self, what: str, identifier: str) -> None:
-        super().__init__(f"No such {what}: {identifier!r}", code="not_found", param="id")
+    def __init__(self, what: str, identifier: str, *, param: str = "id", code: str = "not_found") -> None:
+        super().__init__(f"No such {what}: {identifier!r}.", code=code, param=param)
 
 
 class Conflict(UserError):

@@ -4,18 +4,19 @@ from datetime import UTC, datetime
 
 import structlog
 from sqlalchemy import or_, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from tasks.backends import Backends
-from tasks.chunks import Outcome, count_results, finished_indices, insert_results
+from tasks.chunks import add_results, finished_indices
 from tasks.clock import now_ms
+from tasks.counting import add_counts
 from tasks.database import Database
 from tasks.errors import LeaseLost
 from tasks.jobs import fail_for_lost_plan, get_job, move_job
+from tasks.outcomes import Outcome
 from tasks.planned_file import read_frame
 from tasks.storage import Storage, StoredObjectMissing
-from tasks.tables import FINAL_STATUSES, Chunk, ChunkState, Job, JobStatus, Usage
+from tasks.tables import Chunk, ChunkState, Job, JobStatus, Usage
 
 log = structlog.get_logger()
 
@@ -49,8 +50,6 @@ def _settle(backends: Backends, job: Job) -> None:
     elif status is JobStatus.CANCELLING and not _has_live_lease(backends.database, job.id):
         _fill(backends, job, "batch_cancelled")
         _end(backends, job, JobStatus.CANCELLING, JobStatus.CANCELLED)
-    elif status in FINAL_STATUSES and job.planned_key:
-        _remove_plan(backends, job)
 
 
 def expire_overdue(database: Database) -> None:
@@ -104,8 +103,7 @@ def _fill_chunk(database: Database, storage: Storage, job: Job, seq: int, error_
             for request in requests
             if request.index not in done
         ]
-        insert_results(session, job.id, missing, worker="")
-        count_results(session, job.id, missing)
+        add_results(session, job.id, seq, missing, worker="")
 
 
 def _has_live_lease(database: Database, job_id: str) -> bool:
@@ -130,7 +128,6 @@ def _end(backends: Backends, job: Job, frm: JobStatus, to: JobStatus) -> None:
             return
         _count_usage(session, job.id)
     log.info("job_ended", job=job.id, status=to)
-    _remove_plan(backends, job)
 
 
 def _count_usage(session: Session, job_id: str) -> None:
@@ -149,20 +146,4 @@ def _count_usage(session: Session, job_id: str) -> None:
         "input_tokens": job.input_tokens,
         "output_tokens": job.output_tokens,
     }
-    # One statement: two jobs that end at once may both be the day's first.
-    dialect = sqlite if session.get_bind().dialect.name == "sqlite" else postgresql
-    statement = dialect.insert(Usage).values(**key, **figures)
-    session.execute(
-        statement.on_conflict_do_update(
-            index_elements=list(key),
-            set_={name: getattr(Usage, name) + statement.excluded[name] for name in figures},
-        )
-    )
-
-
-def _remove_plan(backends: Backends, job: Job) -> None:
-    if job.planned_key is None:
-        return
-    backends.storage.delete(job.planned_key)
-    with backends.database.write() as session:
-        session.execute(update(Job).where(Job.id == job.id).values(planned_key=None))
+    add_counts(session, Usage, [{**key, **figures}], tuple(figures))

@@ -1,20 +1,29 @@
 """The life of a job: its states, and each move between them as one guarded write."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from sqlalchemy import ColumnElement, insert, select, update
 from sqlalchemy.orm import Session
 
-from tasks.backends import Backends
+from tasks.audit import audit
 from tasks.clock import now_ms
 from tasks.database import Database
-from tasks.errors import Conflict, LineFault, NotFound, UserError
-from tasks.ids import new_file_id, new_job_id
-from tasks.tables import FINAL_STATUSES, Audit, Chunk, ChunkState, File, Job, JobStatus, Lane
-from tasks.validation import ENDPOINTS
+from tasks.errors import Conflict, LineFault, NotFound
+from tasks.ids import result_file_id
+from tasks.tables import (
+    FINAL_STATUSES,
+    Chunk,
+    ChunkState,
+    File,
+    Job,
+    JobKind,
+    JobStatus,
+    Lane,
+    ResultSet,
+)
 
 LEGAL_MOVES: dict[JobStatus, frozenset[JobStatus]] = {
     JobStatus.VALIDATING: frozenset(
@@ -31,22 +40,6 @@ RUNNABLE = frozenset({JobStatus.IN_PROGRESS})
 
 WRITABLE = frozenset({JobStatus.IN_PROGRESS, JobStatus.CANCELLING})
 """Results that finish are still recorded."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobRequest:
-    """What a submission asks for."""
-
-    endpoint: str
-    input_file_id: str
-    model: str | None = None
-    """Served name; null: the first line names it."""
-    lane: Lane = Lane.NORMAL
-    tenant: str = "local"
-    window_s: float | None = None
-    """Seconds until the job expires; null: as the settings say."""
-    metadata: dict[str, str] | None = None
-    resume_key: str | None = None
 
 
 def move_job(session: Session, job_id: str, frm: Iterable[JobStatus], to: JobStatus, **values: Any) -> bool:
@@ -69,7 +62,41 @@ def move_job(session: Session, job_id: str, frm: Iterable[JobStatus], to: JobSta
     if moved is None:
         return False
     audit(session, moved, f"job.{to}", job_id)
+    if to in FINAL_STATUSES:
+        _show_result_files(session, job_id)
     return True
+
+
+def _show_result_files(session: Session, job_id: str) -> None:
+    """From its end on a job's results are files of their own, which are listed, expire and can be deleted."""
+    job = session.get_one(Job, job_id, populate_existing=True)
+    if job.kind == JobKind.SINGLE:
+        return
+    created = session.execute(select(now_ms())).scalar_one()
+    for which, results, size in (
+        (ResultSet.OUTPUT, job.completed, job.output_bytes),
+        (ResultSet.ERRORS, job.failed, job.error_bytes),
+    ):
+        if results:
+            session.add(result_file(job, which, size, created))
+
+
+def result_file(job: Job, which: ResultSet, size: int, created_ms: int) -> File:
+    """The results of a job as a file; its content is in the database."""
+    kept_ms = None if job.output_expires_s is None else job.output_expires_s * 1000
+    return File(
+        id=result_file_id(job.id, which),
+        tenant=job.tenant,
+        purpose="batch_output",
+        filename=f"{job.id}_{which}.jsonl",
+        bytes=size,
+        sha256="",
+        storage_key=None,
+        job_id=job.id,
+        created_ms=created_ms,
+        expires_ms=None if kept_ms is None else created_ms + kept_ms,
+        deleted_ms=None,
+    )
 
 
 def fail_for_lost_plan(database: Database, job_id: str) -> None:
@@ -88,135 +115,29 @@ def fail_for_lost_plan(database: Database, job_id: str) -> None:
         )
 
 
-def audit(session: Session, tenant: str, action: str, subject: str, **detail: Any) -> None:
-    """Append one line to the audit trail."""
-    session.execute(
-        insert(Audit).values(at_ms=now_ms(), tenant=tenant, action=action, subject=subject, detail=detail)
-    )
-
-
-def store_file(
-    backends: Backends,
-    blocks: Iterable[bytes],
-    *,
-    filename: str,
-    tenant: str = "local",
-    purpose: str = "batch",
-) -> File:
-    """Stream a file into storage and record it.
-
-    Raises:
-        UserError: it is larger than `max_file_bytes`.
-    """
-    file_id = new_file_id()
-    key = f"files/{file_id}"
-    size, sha256 = backends.storage.put(key, _up_to(blocks, backends.settings.max_file_bytes))
-    with backends.database.write() as session:
-        created = session.execute(select(now_ms())).scalar_one()
-        file = File(
-            id=file_id,
-            tenant=tenant,
-            purpose=purpose,
-            filename=filename,
-            bytes=size,
-            sha256=sha256,
-            storage_key=key,
-            created_ms=created,
-            expires_ms=None,
-        )
-        session.add(file)
-    return file
-
-
-def _up_to(blocks: Iterable[bytes], limit_bytes: int) -> Iterable[bytes]:
-    size = 0
-    for block in blocks:
-        size += len(block)
-        if size > limit_bytes:
-            raise UserError(
-                f"The file is larger than {limit_bytes} bytes (max_file_bytes).",
-                code="file_too_large",
-                param="file",
-            )
-        yield block
-
-
-def create_job(backends: Backends, request: JobRequest) -> Job:
-    """Record a job in `validating`; intake takes it from there.
-
-    Raises:
-        UserError: an unknown endpoint, model or file.
-    """
-    if request.endpoint not in ENDPOINTS:
-        known = ", ".join(ENDPOINTS)
-        raise UserError(f"No endpoint {request.endpoint!r}; known: {known}.", param="endpoint")
-    if request.model is not None and request.model not in backends.settings.catalogue:
-        raise UserError(
-            f"The model {request.model!r} is not in the catalogue.", code="model_not_found", param="model"
-        )
-    window_ms = int((request.window_s or backends.settings.job_window_s) * 1000)
-    with backends.database.write() as session:
-        file = session.get(File, request.input_file_id)
-        if file is None or file.tenant != request.tenant:
-            raise NotFound("file", request.input_file_id)
-        created = session.execute(select(now_ms())).scalar_one()
-        job = Job(
-            id=new_job_id(),
-            tenant=request.tenant,
-            endpoint=request.endpoint,
-            model=request.model,
-            lane=request.lane,
-            status=JobStatus.VALIDATING,
-            input_file_id=file.id,
-            resume_key=request.resume_key,
-            job_metadata=request.metadata,
-            options={},
-            created_ms=created,
-            deadline_ms=created + window_ms,
-        )
-        session.add(job)
-        audit(session, request.tenant, "job.created", job.id, **_json(request))
-    return job
-
-
-def _json(request: JobRequest) -> dict[str, Any]:
-    return {name: value for name, value in asdict(request).items() if name not in ("metadata", "tenant")}
-
-
-def get_job(database: Database, job_id: str) -> Job:
-    """The job as it is now.
+def get_job(database: Database, job_id: str, tenant: str | None = None) -> Job:
+    """The job as it is now; with a tenant, only if it is theirs and not deleted.
 
     Raises:
         NotFound: there is none.
     """
     with database.read() as session:
         job = session.get(Job, job_id)
-    if job is None:
+    if job is None or (tenant is not None and (job.tenant != tenant or job.deleted_ms is not None)):
         raise NotFound("job", job_id)
     return job
 
 
-def find_resumable(database: Database, resume_key: str) -> Job | None:
-    """The job that an earlier run of the same command made and did not deliver."""
-    with database.read() as session:
-        return session.scalars(select(Job).where(Job.resume_key == resume_key)).one_or_none()
-
-
-def mark_delivered(database: Database, job_id: str) -> None:
-    """The results are where the user asked for them: repeating the command starts anew."""
-    with database.write() as session:
-        session.execute(update(Job).where(Job.id == job_id).values(resume_key=None))
-
-
-def cancel_job(database: Database, job_id: str) -> Job:
+def cancel_job(database: Database, job_id: str, tenant: str | None = None) -> Job:
     """Stop a job: nothing more of it is started, finished results are kept.
 
-    Cancelling twice is fine.
+    Cancelling twice is fine, as long as it has not ended.
 
     Raises:
         NotFound: there is no such job.
         Conflict: it is finalising or has ended.
     """
+    get_job(database, job_id, tenant)
     with database.write() as session:
         stopped = move_job(
             session, job_id, {JobStatus.VALIDATING, JobStatus.IN_PROGRESS}, JobStatus.CANCELLING
@@ -228,11 +149,56 @@ def cancel_job(database: Database, job_id: str) -> Job:
                 .values(state=ChunkState.DONE)
             )
     job = get_job(database, job_id)
-    if not stopped and job.status not in (JobStatus.CANCELLING, JobStatus.CANCELLED):
+    if not stopped and job.status != JobStatus.CANCELLING:
         raise Conflict(
             f"The job is {job.status} and can no longer be cancelled.", code="batch_not_cancellable"
         )
     return job
+
+
+def set_lane(database: Database, job_id: str, lane: Lane, tenant: str | None = None) -> Job:
+    """Change a job's priority, for everything of it that no worker has yet.
+
+    Raises:
+        NotFound: there is no such job.
+        Conflict: it has ended.
+    """
+    get_job(database, job_id, tenant)
+    with database.write() as session:
+        owner = session.execute(
+            update(Job)
+            .where(Job.id == job_id, Job.status.not_in(FINAL_STATUSES))
+            .values(lane=lane)
+            .returning(Job.tenant)
+        ).scalar_one_or_none()
+        if owner is not None:
+            audit(session, owner, "job.lane", job_id, lane=lane)
+            # Off the runway, so that they are published again on the other lane; whoever takes one of the
+            # messages that are there already finds that it is not queued, and drops it.
+            session.execute(
+                update(Chunk)
+                .where(Chunk.job_id == job_id, Chunk.state == ChunkState.QUEUED)
+                .values(state=ChunkState.PENDING, queued_ms=None)
+            )
+    job = get_job(database, job_id)
+    if owner is None:
+        raise Conflict(f"The job is {job.status}: its priority no longer matters.", code="job_has_ended")
+    return job
+
+
+def delete_job(database: Database, job_id: str, tenant: str | None = None) -> None:
+    """Hide a job that has ended; the sweeper removes its results and files.
+
+    Raises:
+        NotFound: there is no such job.
+        Conflict: it has not ended.
+    """
+    job = get_job(database, job_id, tenant)
+    if job.status not in FINAL_STATUSES:
+        raise Conflict(f"The job is {job.status}: cancel it first.", code="job_not_ended")
+    with database.write() as session:
+        session.execute(update(Job).where(Job.id == job_id).values(deleted_ms=now_ms(), idempotency_key=None))
+        audit(session, job.tenant, "job.deleted", job_id)
 
 
 @dataclass(frozen=True)
@@ -266,7 +232,8 @@ def claim_intake(database: Database, job_id: str, lease_s: float) -> IntakeClaim
         if row is None:
             return None
         key = session.execute(select(File.storage_key).where(File.id == row.input_file_id)).scalar_one()
-    return IntakeClaim(job_id, row.intake_token, row.endpoint, row.model, key)
+    # A name that is not in storage, once the bytes are gone: whoever reads them finds out.
+    return IntakeClaim(job_id, row.intake_token, row.endpoint, row.model, key or row.input_file_id)
 
 
 def renew_intake(database: Database, claim: IntakeClaim, read_bytes: int, lease_s: float) -> bool:

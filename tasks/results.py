@@ -1,35 +1,26 @@
 """Reading results: in input order, a page at a time, as OpenAI's output and error lines."""
 
 from collections.abc import Iterator
-from enum import StrEnum
 from typing import Any
 
 import msgspec
-from sqlalchemy import select
+from sqlalchemy import Select, select
 
 from tasks.database import Database
 from tasks.errors import REQUEST_ERROR_MESSAGES
 from tasks.ids import request_id
-from tasks.tables import Result
+from tasks.outcomes import Outcome
+from tasks.tables import Result, ResultSet
 
 PAGE_ROWS = 500
 """Rows read at a time: about half a megabyte of typical answers."""
-
-
-class ResultSet(StrEnum):
-    """Which results of a job."""
-
-    ALL = "all"
-    OUTPUT = "output"
-    """Those with status 200: OpenAI's output file."""
-    ERRORS = "errors"
-    """All others: OpenAI's error file."""
 
 
 class StoredResult(msgspec.Struct, frozen=True):
     """One row of `results`, as exports need it."""
 
     index: int
+    chunk: int
     custom_id: str
     status_code: int | None
     body: bytes | None
@@ -62,21 +53,7 @@ _encode = msgspec.json.Encoder().encode
 
 def iter_results(database: Database, job_id: str, which: ResultSet = ResultSet.ALL) -> Iterator[StoredResult]:
     """The results that are there now, in input order. Each page is a transaction of its own."""
-    columns = (
-        Result.index,
-        Result.custom_id,
-        Result.status_code,
-        Result.body,
-        Result.error_code,
-        Result.input_tokens,
-        Result.output_tokens,
-        Result.duration_ms,
-    )
-    query = select(*columns).where(Result.job_id == job_id).order_by(Result.index).limit(PAGE_ROWS)
-    if which is ResultSet.OUTPUT:
-        query = query.where(Result.status_code == 200)
-    elif which is ResultSet.ERRORS:
-        query = query.where(Result.status_code.is_distinct_from(200))
+    query = _query(job_id, which).limit(PAGE_ROWS)
     after = -1
     while True:
         with database.read() as session:
@@ -86,6 +63,44 @@ def iter_results(database: Database, job_id: str, which: ResultSet = ResultSet.A
         if len(page) < PAGE_ROWS:
             return
         after = page[-1][0]
+
+
+def results_page(
+    database: Database,
+    job_id: str,
+    *,
+    which: ResultSet = ResultSet.ALL,
+    after: int = -1,
+    limit: int = 50,
+    search: str | None = None,
+) -> tuple[list[StoredResult], bool]:
+    """Results behind the index `after`, and whether there are more; `search` is a part of the custom_id."""
+    query = _query(job_id, which).where(Result.index > after).limit(limit + 1)
+    if search:
+        query = query.where(Result.custom_id.icontains(search, autoescape=True))
+    with database.read() as session:
+        rows = session.execute(query).all()
+    return [StoredResult(*row) for row in rows[:limit]], len(rows) > limit
+
+
+def _query(job_id: str, which: ResultSet) -> Select[*tuple[Any, ...]]:
+    columns = (
+        Result.index,
+        Result.chunk,
+        Result.custom_id,
+        Result.status_code,
+        Result.body,
+        Result.error_code,
+        Result.input_tokens,
+        Result.output_tokens,
+        Result.duration_ms,
+    )
+    query = select(*columns).where(Result.job_id == job_id).order_by(Result.index)
+    if which is ResultSet.OUTPUT:
+        query = query.where(Result.status_code == 200)
+    elif which is ResultSet.ERRORS:
+        query = query.where(Result.status_code.is_distinct_from(200))
+    return query
 
 
 def output_line(job_id: str, result: StoredResult) -> bytes:
@@ -98,6 +113,27 @@ def output_line(job_id: str, result: StoredResult) -> bytes:
         code = result.error_code or "engine_crash"
         error = _Error(code, REQUEST_ERROR_MESSAGES[code])
     return _encode(_OutputLine(identifier, result.custom_id, response, error)) + b"\n"
+
+
+def line_bytes(job_id: str, outcome: Outcome) -> int:
+    """The length of the result's output line, without making it."""
+    identifier = len(request_id(job_id, outcome.index))
+    custom_id = len(_encode(outcome.custom_id))
+    if outcome.status_code is None:
+        return _ERROR_FRAME[outcome.error_code or "engine_crash"] + identifier + custom_id
+    body = len(outcome.body or b"null")
+    return _ANSWER_FRAME + 2 * identifier + custom_id + len(str(outcome.status_code)) + body
+
+
+def _frame_bytes(response: _Response | None, error: _Error | None) -> int:
+    """An output line without what differs from one result to the next."""
+    return len(_encode(_OutputLine("", "", response, error))) + len("\n") - len('""')
+
+
+_ANSWER_FRAME = _frame_bytes(_Response(0, "", msgspec.Raw(b"")), None) - len("0")
+_ERROR_FRAME = {
+    code: _frame_bytes(None, _Error(code, message)) for code, message in REQUEST_ERROR_MESSAGES.items()
+}
 
 
 def answer_text(result: StoredResult) -> str | None:

@@ -10,8 +10,10 @@ from tasks.clock import now_ms
 from tasks.database import Database
 from tasks.dispatch import fill_runway, republish_missing
 from tasks.errors import MachineError
+from tasks.files import purge_files
 from tasks.finalise import expire_overdue, settle
-from tasks.tables import FINAL_STATUSES, Chunk, ChunkState, Job, JobStatus, Worker
+from tasks.purge import purge_jobs
+from tasks.tables import Chunk, ChunkState, Job, JobStatus, Worker
 
 log = structlog.get_logger()
 
@@ -36,6 +38,8 @@ def sweep(app: Celery, backends: Backends) -> list[str]:
     for model in _models_with_pending(database):
         fill_runway(app, backends, model)
     republish_missing(app, database)
+    purge_jobs(backends)
+    purge_files(backends)
     return _abandoned_intakes(database)
 
 
@@ -75,7 +79,6 @@ def _settleable(database: Database) -> list[str]:
                 select(Job.id).where(
                     Job.status.in_([JobStatus.FINALIZING, JobStatus.CANCELLING])
                     | ((Job.status == JobStatus.IN_PROGRESS) & (Job.completed + Job.failed >= Job.total))
-                    | (Job.status.in_(FINAL_STATUSES) & Job.planned_key.is_not(None))
                 )
             )
         )

@@ -23,6 +23,32 @@ class JobStatus(StrEnum):
 FINAL_STATUSES = frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.EXPIRED, JobStatus.CANCELLED})
 
 
+class JobKind(StrEnum):
+    """Where a job's requests come from."""
+
+    REQUESTS = "requests"
+    """A file of request lines, as OpenAI's batches have."""
+    ROWS = "rows"
+    """A table whose rows fill a template; `Job.options` holds the `RowsSpec`."""
+    RERUN = "rerun"
+    """The requests of `Job.parent_id` that did not succeed."""
+    SINGLE = "single"
+    """One request that a client waits for; not listed."""
+
+
+class Role(StrEnum):
+    """What a key may do. Each role may do what those before it may."""
+
+    READ = "read"
+    SUBMIT = "submit"
+    ADMIN = "admin"
+
+    @property
+    def rank(self) -> int:
+        """0 may least."""
+        return list(Role).index(self)
+
+
 class ChunkState(StrEnum):
     """Where a chunk is."""
 
@@ -34,6 +60,25 @@ class ChunkState(StrEnum):
     """A worker runs it."""
     DONE = "done"
     """Every request of it has its result, or will never have one."""
+
+
+class ResultSet(StrEnum):
+    """Which results of a job."""
+
+    ALL = "all"
+    OUTPUT = "output"
+    """Those with status 200: OpenAI's output file."""
+    ERRORS = "errors"
+    """All others: OpenAI's error file."""
+
+
+class TallySubject(StrEnum):
+    """What results are counted by."""
+
+    LATENCY = "latency"
+    """Time in the engine; the key is a bucket's upper bound in ms."""
+    FAILURE = "failure"
+    """Why a request failed; the key is a status code or an error code."""
 
 
 class Lane(StrEnum):
@@ -55,8 +100,24 @@ class Table(DeclarativeBase):
     type_annotation_map = {int: BigInteger, dict[str, Any]: JSON, list[dict[str, Any]]: JSON, str: Text}  # noqa: RUF012
 
 
+class Key(Table):
+    """An API key. The secret itself is not kept."""
+
+    __tablename__ = "keys"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    tenant: Mapped[str]
+    name: Mapped[str]
+    role: Mapped[str]
+    prefix: Mapped[str] = mapped_column(unique=True)
+    """First characters of the key: finds its row, and is shown so that people recognise it."""
+    sha256: Mapped[str]
+    """Of the whole key, in hexadecimal. A plain hash does: the secret has 256 random bits."""
+    created_ms: Mapped[int]
+    revoked_ms: Mapped[int | None]
+
+
 class File(Table):
-    """A stored file."""
+    """A stored file, or the results of a job that has ended as if they were one."""
 
     __tablename__ = "files"
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -65,9 +126,16 @@ class File(Table):
     filename: Mapped[str]
     bytes: Mapped[int]
     sha256: Mapped[str]
-    storage_key: Mapped[str]
+    storage_key: Mapped[str | None]
+    """Null for results, which are read from the database, and once the bytes are gone."""
+    job_id: Mapped[str | None] = mapped_column(index=True)
+    """The job whose results these are, or that was made together with this input."""
     created_ms: Mapped[int]
     expires_ms: Mapped[int | None]
+    deleted_ms: Mapped[int | None]
+    """No longer visible; the bytes stay until no job needs them."""
+
+    __table_args__ = (Index("files_by_age", "tenant", "created_ms", "id"),)
 
 
 class Job(Table):
@@ -76,16 +144,25 @@ class Job(Table):
     __tablename__ = "jobs"
     id: Mapped[str] = mapped_column(primary_key=True)
     tenant: Mapped[str]
+    kind: Mapped[str] = mapped_column(default=JobKind.REQUESTS)
+    parent_id: Mapped[str | None]
+    """The job that this one runs again in part."""
     endpoint: Mapped[str]
     model: Mapped[str | None]
     """Null until intake has read the first line of a job that named none."""
     lane: Mapped[str]
     status: Mapped[str] = mapped_column(index=True)
-    input_file_id: Mapped[str] = mapped_column(ForeignKey("files.id"))
+    input_file_id: Mapped[str | None] = mapped_column(ForeignKey("files.id"))
+    """Null for a single request."""
+    idempotency_key: Mapped[str | None]
+    idempotency_sha256: Mapped[str | None]
+    """Of the submission that came with the key: another one with the same key is refused."""
     resume_key: Mapped[str | None] = mapped_column(unique=True)
     """Finds the job again when the same command is repeated; cleared when its results were delivered."""
     job_metadata: Mapped[dict[str, Any] | None] = mapped_column("metadata")
     options: Mapped[dict[str, Any]]
+    output_expires_s: Mapped[int | None]
+    """Seconds that its output and error files are kept, counted from its end; null: as long as the job."""
     errors: Mapped[list[dict[str, Any]] | None]
     """Structural faults of the input, as `LineFault` fields."""
 
@@ -97,9 +174,12 @@ class Job(Table):
     cached_tokens: Mapped[int] = mapped_column(default=0)
     output_tokens: Mapped[int] = mapped_column(default=0)
     reasoning_tokens: Mapped[int] = mapped_column(default=0)
+    output_bytes: Mapped[int] = mapped_column(default=0)
+    """Size of the output file with the results there are."""
+    error_bytes: Mapped[int] = mapped_column(default=0)
 
     planned_key: Mapped[str | None]
-    """Storage key of the planned file, while there is one."""
+    """Storage key of the planned file, while there is one: as long as the input is kept."""
     intake_token: Mapped[int] = mapped_column(default=0)
     intake_expires_ms: Mapped[int | None]
     intake_bytes: Mapped[int] = mapped_column(default=0)
@@ -107,6 +187,8 @@ class Job(Table):
 
     created_ms: Mapped[int]
     deadline_ms: Mapped[int]
+    deleted_ms: Mapped[int | None]
+    """No longer visible; the sweeper removes what belongs to it."""
     in_progress_ms: Mapped[int | None]
     finalizing_ms: Mapped[int | None]
     completed_ms: Mapped[int | None]
@@ -114,6 +196,11 @@ class Job(Table):
     expired_ms: Mapped[int | None]
     cancelling_ms: Mapped[int | None]
     cancelled_ms: Mapped[int | None]
+
+    __table_args__ = (
+        Index("jobs_by_age", "tenant", "created_ms", "id"),
+        Index("jobs_by_idempotency_key", "tenant", "idempotency_key", unique=True),
+    )
 
 
 class Chunk(Table):
@@ -148,6 +235,8 @@ class Result(Table):
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
     index: Mapped[int] = mapped_column("idx", primary_key=True)
     """Position in the input, from 0."""
+    chunk: Mapped[int]
+    """Sequence number of its chunk, whose frame in the planned file has the request."""
     custom_id: Mapped[str]
     status_code: Mapped[int | None]
     """Status of the engine's HTTP-like answer; null when there was none."""
@@ -161,6 +250,32 @@ class Result(Table):
     """Time in the engine, waiting included."""
     finished_ms: Mapped[int]
     worker: Mapped[str]
+
+
+class Progress(Table):
+    """What a job got done in one stretch of time, counted with the results."""
+
+    __tablename__ = "progress"
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    start_ms: Mapped[int] = mapped_column(primary_key=True)
+    width_ms: Mapped[int]
+    requests: Mapped[int]
+    failed: Mapped[int]
+    input_tokens: Mapped[int]
+    output_tokens: Mapped[int]
+
+    __table_args__ = (Index("progress_by_time", "start_ms"),)
+
+
+class Tally(Table):
+    """How many of a job's results are of one kind, counted with them."""
+
+    __tablename__ = "tallies"
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    subject: Mapped[str] = mapped_column(primary_key=True)
+    """A `TallySubject`."""
+    key: Mapped[str] = mapped_column(primary_key=True)
+    count: Mapped[int]
 
 
 class Worker(Table):

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tasks.errors import LineFault
+from tasks.errors import LineFault, UserError
 from tasks.lines import BadLine, read_lines
 
 MAX_CUSTOM_ID_CHARACTERS = 512
@@ -162,6 +162,34 @@ class Validator:
             message = f"'model' is {model!r}, but this job runs on {self.model!r}: one model per file."
             return LineFault("model_mismatch", message, number, param)
         return None
+
+
+class SingleHead(msgspec.Struct, frozen=True):
+    """What the body of a request that comes alone says of itself."""
+
+    model: str
+    max_output_tokens: int | None
+
+
+def read_single(body: bytes) -> SingleHead:
+    """Look at the body of a request that comes without a line around it.
+
+    Raises:
+        UserError: it is no JSON object, names no model, or wants a stream.
+    """
+    try:
+        parts = _decode_parts(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"The body must be a JSON object: {error}.", code="invalid_json") from error
+    values = {name: _value(raw) for name, raw in parts.items() if name in _HEAD}
+    if values.get("stream") is not None and values.get("stream") is not False:
+        raise UserError("'stream' must be false.", code="stream_not_supported", param="stream")
+    model = values.get("model")
+    if model is None:
+        raise UserError("'model' is missing.", code="missing_required_parameter", param="model")
+    if not isinstance(model, str):
+        raise UserError(f"'model' must be a string, not {_kind(model)}.", param="model")
+    return SingleHead(model, _output_limit(_Head(**values)))
 
 
 def first_named_model(blocks: Iterable[bytes], max_line_bytes: int) -> str | None:

@@ -13,7 +13,6 @@ import structlog
 from tasks.backends import Backends
 from tasks.chunks import (
     Lease,
-    Outcome,
     Recorded,
     lease_chunk,
     record_results,
@@ -22,6 +21,7 @@ from tasks.chunks import (
 )
 from tasks.errors import LeaseLost
 from tasks.jobs import fail_for_lost_plan
+from tasks.outcomes import Outcome
 from tasks.planned_file import PlannedRequest
 from tasks.storage import StoredObjectMissing
 from tasks.tables import JobStatus

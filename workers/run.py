@@ -22,8 +22,9 @@ from tasks.backends import Backends
 from tasks.clock import now_ms
 from tasks.errors import UserError
 from tasks.export import check_destination, export_results
-from tasks.jobs import JobRequest, create_job, find_resumable, get_job, mark_delivered, store_file
+from tasks.jobs import get_job
 from tasks.results import answer_text, error_message, iter_results
+from tasks.submission import JobRequest, create_job, find_resumable, mark_delivered, store_file
 from tasks.system import announce
 from tasks.tables import FINAL_STATUSES, File, Job, JobStatus, Worker
 from tasks.validation import first_named_model

@@ -13,9 +13,8 @@ from tasks.errors import LeaseLost
 from tasks.finalise import expire_overdue, settle
 from tasks.jobs import cancel_job, get_job
 from tasks.planned_file import PlannedRequest, read_frame
-from tasks.results import ResultSet, iter_results
-from tasks.storage import StoredObjectMissing
-from tasks.tables import Chunk, ChunkState, JobStatus, Usage
+from tasks.results import iter_results
+from tasks.tables import Chunk, ChunkState, JobStatus, ResultSet, Usage
 from tests.samples import (
     answer,
     change_chunks,
@@ -48,7 +47,6 @@ def assert_ended(backends: Backends, job_id: str, status: JobStatus) -> None:
     assert (len(output), len(errors)) == (job.completed, job.failed)
     assert len(output) + len(errors) == job.total
     assert [row.custom_id for row in results_of(backends, job_id)] == [f"r{n}" for n in range(job.total)]
-    assert job.planned_key is None
     assert getattr(job, f"{status}_ms") is not None
 
 
@@ -69,14 +67,10 @@ def test_a_job_with_results_missing_stays_in_progress(backends: Backends) -> Non
 
 def test_a_job_with_all_results_is_completed(backends: Backends) -> None:
     job_id = started_job(backends, 3, per_chunk=2)
-    planned_key = get_job(backends.database, job_id).planned_key
-    assert planned_key is not None
     for seq in (0, 1):
         finish_chunk(backends, job_id, seq)
     assert settle(backends, job_id) == JobStatus.COMPLETED
     assert_ended(backends, job_id, JobStatus.COMPLETED)
-    with pytest.raises(StoredObjectMissing):
-        backends.storage.size(planned_key)
 
 
 def test_a_job_whose_requests_all_failed_is_completed_too(backends: Backends) -> None:
@@ -222,19 +216,6 @@ def test_one_that_is_overtaken_while_it_fills_lets_the_other_win(
     monkeypatch.setattr(finalise, "read_frame", read_while_another_settles)
     assert settle(backends, job_id) == JobStatus.CANCELLED
     assert_ended(backends, job_id, JobStatus.CANCELLED)
-
-
-def test_a_planned_file_that_outlived_its_job_is_removed_later(backends: Backends) -> None:
-    job_id = started_job(backends, 1)
-    finish_chunk(backends, job_id)
-    key = get_job(backends.database, job_id).planned_key
-    assert key is not None
-    # Died between the end of the job and the removal.
-    change_job(backends, job_id, status=JobStatus.COMPLETED)
-    assert settle(backends, job_id) == JobStatus.COMPLETED
-    assert get_job(backends.database, job_id).planned_key is None
-    with pytest.raises(StoredObjectMissing):
-        backends.storage.size(key)
 
 
 def test_usage_adds_up_over_the_jobs_of_a_day(backends: Backends) -> None:

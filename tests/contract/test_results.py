@@ -7,16 +7,17 @@ import pytest
 
 from tasks import results
 from tasks.backends import Backends
-from tasks.chunks import Outcome, record_results
+from tasks.chunks import record_results
 from tasks.errors import REQUEST_ERROR_MESSAGES
+from tasks.outcomes import Outcome
 from tasks.results import (
-    ResultSet,
     StoredResult,
     answer_text,
     error_message,
     iter_results,
     output_line,
 )
+from tasks.tables import ResultSet
 from tests.samples import answer, leased, started_job
 
 CHAT = {"choices": [{"message": {"content": "Grüße, 世界 \u2028"}}], "usage": {}}
@@ -24,7 +25,7 @@ CHAT = {"choices": [{"message": {"content": "Grüße, 世界 \u2028"}}], "usage"
 
 def stored(status_code: int | None, body: object = None, error_code: str | None = None) -> StoredResult:
     encoded = None if body is None else json.dumps(body, ensure_ascii=False).encode()
-    return StoredResult(3, "é-1", status_code, encoded, error_code, 1, 2, 3)
+    return StoredResult(3, 0, "é-1", status_code, encoded, error_code, 1, 2, 3)
 
 
 def line_of(result: StoredResult) -> dict[str, Any]:
@@ -101,9 +102,9 @@ def test_a_request_without_answer_has_an_error_and_no_response(code: str) -> Non
 
 def test_an_answer_reaches_the_line_byte_for_byte() -> None:
     body = '{ "n":1.0, "text":"Grüße \\u00fc 世界" ,"big":123456789012345678901234567890}'.encode()
-    assert body in output_line("batch_abc", StoredResult(0, "日本", 200, body, None, 0, 0, 0))
+    assert body in output_line("batch_abc", StoredResult(0, 0, "日本", 200, body, None, 0, 0, 0))
     assert '"custom_id":"日本"'.encode() in output_line(
-        "b", StoredResult(0, "日本", 200, body, None, 0, 0, 0)
+        "b", StoredResult(0, 0, "日本", 200, body, None, 0, 0, 0)
     )
 
 

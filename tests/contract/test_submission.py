@@ -10,19 +10,10 @@ from sqlalchemy import update
 from tasks.backends import Backends
 from tasks.errors import NotFound, UserError
 from tasks.intake import run_intake
-from tasks.jobs import (
-    JobRequest,
-    cancel_job,
-    claim_intake,
-    create_job,
-    find_resumable,
-    get_job,
-    mark_delivered,
-    renew_intake,
-    store_file,
-)
+from tasks.jobs import cancel_job, claim_intake, get_job, renew_intake
 from tasks.planned_file import PlannedRequest, read_frame
 from tasks.storage import StoredObjectMissing
+from tasks.submission import JobRequest, create_job, find_resumable, mark_delivered, store_file
 from tasks.tables import ChunkState, Job, JobStatus, Lane
 from tests.samples import (
     ENDPOINT,
@@ -63,9 +54,9 @@ def codes(job: Job) -> list[tuple[str, int | None]]:
         ({"endpoint": "/v1/images"}, "invalid_request", "endpoint"),
         ({"endpoint": "chat"}, "invalid_request", "endpoint"),
         ({"model": "unknown"}, "model_not_found", "model"),
-        ({"input_file_id": "file-none"}, "not_found", "id"),
+        ({"input_file_id": "file-none"}, "not_found", "input_file_id"),
         # Another tenant's file is no file.
-        ({"tenant": "stranger"}, "not_found", "id"),
+        ({"tenant": "stranger"}, "not_found", "input_file_id"),
     ],
 )
 def test_a_job_that_cannot_run_is_refused(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tasks.jobs import get_job
-from tasks.results import ResultSet
+from tasks.tables import ResultSet
 from tests.engine.conftest import RunningMill
 
 CASES = Path(__file__).parent.parent / "cases"

@@ -11,9 +11,10 @@ import pytest
 
 from tasks import export
 from tasks.backends import Backends
-from tasks.chunks import Outcome, record_results
+from tasks.chunks import record_results
 from tasks.errors import UserError
 from tasks.export import COLUMNS, check_destination, export_results, writer_for
+from tasks.outcomes import Outcome
 from tasks.results import iter_results, output_line
 from tests.samples import answer, leased, started_job
 

@@ -1,0 +1,154 @@
+"""Files as their owner sees them: uploads in storage, and results that are read as if they were files."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, or_, select, update
+
+from tasks.audit import audit
+from tasks.backends import Backends
+from tasks.clock import now_ms
+from tasks.database import Database
+from tasks.errors import NotFound
+from tasks.ids import job_of_result_file
+from tasks.ids import result_file_id as id_of_results
+from tasks.jobs import get_job, result_file
+from tasks.results import iter_results, output_line
+from tasks.tables import FINAL_STATUSES, File, Job, JobKind, ResultSet
+
+KNOWN_PURPOSES = frozenset({"batch", "user_data", "assistants", "fine-tune", "vision", "evals"})
+"""OpenAI's purposes of uploads. Only those below can be the input of a job."""
+
+BATCH_PURPOSES = frozenset({"batch"})
+ROWS_PURPOSES = frozenset({"batch", "user_data"})
+
+CONTENT_BLOCK_BYTES = 1 << 18
+"""Lines are sent together: one write for each costs more than making them."""
+
+
+@dataclass(frozen=True)
+class FileContent:
+    """What a file holds, as a stream."""
+
+    file: File
+    blocks: Iterator[bytes]
+    size_bytes: int | None
+    """Null while it still grows."""
+    complete: bool
+    """False for the results of a job that still runs."""
+
+
+def is_visible() -> ColumnElement[bool]:
+    """Neither deleted nor past its date."""
+    return File.deleted_ms.is_(None) & or_(File.expires_ms.is_(None), File.expires_ms > now_ms())
+
+
+def result_file_id(job: Job, which: ResultSet) -> str | None:
+    """The id of a job's output or error file; null as long as it would be empty."""
+    count = job.completed if which is ResultSet.OUTPUT else job.failed
+    return id_of_results(job.id, which) if count and job.kind != JobKind.SINGLE else None
+
+
+def get_file(database: Database, file_id: str, tenant: str) -> File:
+    """A file of this tenant; results are files while their job still runs.
+
+    Raises:
+        NotFound: there is none, or no longer.
+    """
+    with database.read() as session:
+        file = session.scalars(
+            select(File).where(File.id == file_id, File.tenant == tenant, is_visible())
+        ).one_or_none()
+    file = file or _growing_file(database, file_id, tenant)
+    if file is None:
+        raise NotFound("file", file_id)
+    return file
+
+
+def _growing_file(database: Database, file_id: str, tenant: str) -> File | None:
+    named = job_of_result_file(file_id)
+    if named is None:
+        return None
+    job_id, which = named
+    try:
+        job = get_job(database, job_id, tenant)
+    except NotFound:
+        return None
+    if job.status in FINAL_STATUSES or result_file_id(job, which) is None or job.in_progress_ms is None:
+        return None
+    size = job.output_bytes if which is ResultSet.OUTPUT else job.error_bytes
+    file = result_file(job, which, size, job.in_progress_ms)
+    file.expires_ms = None  # its time counts from the job's end
+    return file
+
+
+def open_content(backends: Backends, file_id: str, tenant: str) -> FileContent:
+    """A file's bytes, in bounded memory.
+
+    Raises:
+        NotFound: there is no such file.
+    """
+    file = get_file(backends.database, file_id, tenant)
+    named = job_of_result_file(file.id)
+    if named is None:
+        assert file.storage_key is not None
+        return FileContent(file, backends.storage.stream(file.storage_key), file.bytes, complete=True)
+    job_id, which = named
+    complete = get_job(backends.database, job_id).status in FINAL_STATUSES
+    lines = _result_blocks(backends.database, job_id, which)
+    return FileContent(file, lines, file.bytes if complete else None, complete)
+
+
+def _result_blocks(database: Database, job_id: str, which: ResultSet) -> Iterator[bytes]:
+    block = bytearray()
+    for result in iter_results(database, job_id, which):
+        block += output_line(job_id, result)
+        if len(block) >= CONTENT_BLOCK_BYTES:
+            yield bytes(block)
+            block.clear()
+    if block:
+        yield bytes(block)
+
+
+def delete_file(backends: Backends, file_id: str, tenant: str) -> None:
+    """Make a file disappear. The bytes of an input stay until no job needs them.
+
+    Raises:
+        NotFound: there is no such file, or it is the result of a job that still runs.
+    """
+    with backends.database.write() as session:
+        deleted = session.execute(
+            update(File)
+            .where(File.id == file_id, File.tenant == tenant, is_visible())
+            .values(deleted_ms=now_ms())
+            .returning(File.id)
+        ).one_or_none()
+        if deleted is None:
+            raise NotFound("file", file_id)
+        audit(session, tenant, "file.deleted", file_id)
+
+
+def purge_files(backends: Backends) -> int:
+    """Free the bytes of deleted and expired files that no job needs any more; returns how many files."""
+    database = backends.database
+    running = select(Job.id).where(Job.input_file_id == File.id, Job.status.not_in(FINAL_STATUSES)).exists()
+    with database.read() as session:
+        gone = session.execute(
+            select(File.id, File.storage_key).where(File.storage_key.is_not(None), ~is_visible(), ~running)
+        ).all()
+    for file_id, storage_key in gone:
+        with database.read() as session:
+            plans = session.execute(
+                select(Job.id, Job.planned_key).where(
+                    Job.input_file_id == file_id, Job.planned_key.is_not(None)
+                )
+            ).all()
+        for key in [storage_key, *(planned_key for _, planned_key in plans)]:
+            assert key is not None
+            backends.storage.delete(key)
+        with database.write() as session:
+            session.execute(
+                update(Job).where(Job.id.in_([job_id for job_id, _ in plans])).values(planned_key=None)
+            )
+            session.execute(update(File).where(File.id == file_id).values(storage_key=None))
+    return len(gone)

@@ -1,0 +1,292 @@
+"""Submitting: files stream into storage, and a job is recorded for them."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sqlalchemy import select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from tasks.audit import audit
+from tasks.backends import Backends
+from tasks.clock import now_ms
+from tasks.database import Database
+from tasks.errors import Conflict, NotFound, UserError
+from tasks.files import BATCH_PURPOSES, ROWS_PURPOSES, is_visible
+from tasks.ids import new_file_id, new_job_id
+from tasks.jobs import get_job
+from tasks.tables import FINAL_STATUSES, File, Job, JobKind, JobStatus, Lane
+from tasks.validation import ENDPOINTS
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRequest:
+    """What a submission asks for."""
+
+    endpoint: str
+    input_file_id: str
+    kind: JobKind = JobKind.REQUESTS
+    parent_id: str | None = None
+    model: str | None = None
+    """Served name; null: the first line names it."""
+    lane: Lane = Lane.NORMAL
+    tenant: str = "local"
+    window_s: float | None = None
+    """Seconds until the job expires; null: as the settings say."""
+    deadline_ms: int | None = None
+    """When it expires, instead of the window."""
+    metadata: dict[str, str] | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    output_expires_s: int | None = None
+    idempotency_key: str | None = None
+    idempotency_sha256: str | None = None
+    """Of the submission as the client sent it."""
+    resume_key: str | None = None
+
+
+class FileSink:
+    """A file on its way into storage; nobody sees it before `finish`."""
+
+    def __init__(self, backends: Backends, *, tenant: str) -> None:
+        self._backends = backends
+        self._tenant = tenant
+        self._id = new_file_id()
+        self._storage_key = f"files/{self._id}"
+        self._writer = backends.storage.writer(self._storage_key)
+        self._digest = hashlib.sha256()
+        self.size_bytes = 0
+
+    def write(self, data: bytes, /) -> int:
+        """Take the next bytes.
+
+        Raises:
+            UserError: there are more than `max_file_bytes`.
+        """
+        self.size_bytes += len(data)
+        limit_bytes = self._backends.settings.max_file_bytes
+        if self.size_bytes > limit_bytes:
+            raise UserError(
+                f"The file is larger than {limit_bytes} bytes (max_file_bytes).",
+                code="file_too_large",
+                param="file",
+            )
+        self._digest.update(data)
+        self._writer.write(data)
+        return len(data)
+
+    def seek(self, _offset: int, _whence: int = 0, /) -> int:
+        """Form parsers go back to the start of what they wrote; there is nothing to go back to."""
+        return 0
+
+    def finish(
+        self,
+        *,
+        filename: str,
+        purpose: str = "batch",
+        expires_s: float | None = None,
+        job_id: str | None = None,
+    ) -> File:
+        """Make the bytes visible in storage and record them.
+
+        `expires_s` counts from now; null: as the settings say for inputs, never for other files.
+        """
+        self._writer.close()
+        if expires_s is None and purpose == "batch":
+            expires_s = self._backends.settings.file_expires_s
+        with self._backends.database.write() as session:
+            created = session.execute(select(now_ms())).scalar_one()
+            file = File(
+                id=self._id,
+                tenant=self._tenant,
+                purpose=purpose,
+                filename=filename,
+                bytes=self.size_bytes,
+                sha256=self._digest.hexdigest(),
+                storage_key=self._storage_key,
+                job_id=job_id,
+                created_ms=created,
+                expires_ms=None if expires_s is None else created + int(expires_s * 1000),
+                deleted_ms=None,
+            )
+            session.add(file)
+        return file
+
+    def abandon(self) -> None:
+        """Leave nothing behind. Closed first, because that is how every storage drops its parts."""
+        self._writer.close()
+        self._backends.storage.delete(self._storage_key)
+
+
+def store_file(
+    backends: Backends,
+    blocks: Iterable[bytes],
+    *,
+    filename: str,
+    tenant: str = "local",
+    purpose: str = "batch",
+    expires_s: float | None = None,
+    job_id: str | None = None,
+) -> File:
+    """Stream a file into storage and record it.
+
+    Raises:
+        UserError: it is larger than `max_file_bytes`.
+    """
+    sink = FileSink(backends, tenant=tenant)
+    try:
+        for block in blocks:
+            sink.write(block)
+    except BaseException:
+        sink.abandon()
+        raise
+    return sink.finish(filename=filename, purpose=purpose, expires_s=expires_s, job_id=job_id)
+
+
+def create_job(backends: Backends, request: JobRequest) -> Job:
+    """Record a job in `validating`; intake takes it from there.
+
+    With an idempotency key that came before, the job that was made then.
+
+    Raises:
+        UserError: an unknown endpoint or model, an unfit file, or a deadline that has passed.
+        NotFound: no such input file.
+        Conflict: the idempotency key came with another submission.
+    """
+    _check_target(backends, request)
+    try:
+        with backends.database.write() as session:
+            return _earlier(session, request) or _insert(backends, session, request)
+    except IntegrityError:
+        # Another process was first with the same idempotency key.
+        with backends.database.write() as session:
+            earlier = _earlier(session, request)
+        if earlier is None:
+            raise
+        return earlier
+
+
+def rerun_job(
+    backends: Backends, tenant: str, job_id: str, *, lane: Lane | None = None, window_s: float | None = None
+) -> Job:
+    """A new job of everything in an ended job that did not succeed: failed, expired or cancelled.
+
+    Raises:
+        NotFound: there is no such job.
+        Conflict: it has not ended, its input is gone, or all of it succeeded.
+    """
+    parent = get_job(backends.database, job_id, tenant)
+    if parent.status not in FINAL_STATUSES:
+        raise Conflict(f"The job is {parent.status}: wait for its end, or cancel it.", code="job_not_ended")
+    if parent.total == 0 or parent.completed == parent.total:
+        raise Conflict("There is nothing to run again.", code="nothing_to_rerun")
+    if parent.planned_key is None or parent.input_file_id is None:
+        raise Conflict("The requests of this job are no longer kept.", code="input_gone")
+    return create_job(
+        backends,
+        JobRequest(
+            endpoint=parent.endpoint,
+            input_file_id=parent.input_file_id,
+            kind=JobKind.RERUN,
+            parent_id=parent.id,
+            model=parent.model,
+            lane=lane or Lane(parent.lane),
+            tenant=tenant,
+            window_s=window_s,
+            metadata=parent.job_metadata,
+            output_expires_s=parent.output_expires_s,
+        ),
+    )
+
+
+def _check_target(backends: Backends, request: JobRequest) -> None:
+    if request.endpoint not in ENDPOINTS:
+        known = ", ".join(ENDPOINTS)
+        raise UserError(f"No endpoint {request.endpoint!r}; known: {known}.", param="endpoint")
+    if request.model is None:
+        return
+    entry = backends.settings.catalogue.get(request.model)
+    if entry is None:
+        raise UserError(
+            f"The model {request.model!r} is not in the catalogue.", code="model_not_found", param="model"
+        )
+    if not entry.serves(request.endpoint):
+        raise UserError(f"The model {request.model!r} does not serve {request.endpoint}.", param="endpoint")
+
+
+def _earlier(session: Session, request: JobRequest) -> Job | None:
+    if request.idempotency_key is None:
+        return None
+    job = session.scalars(
+        select(Job).where(Job.tenant == request.tenant, Job.idempotency_key == request.idempotency_key)
+    ).one_or_none()
+    if job is not None and job.idempotency_sha256 != request.idempotency_sha256:
+        raise Conflict(
+            "This Idempotency-Key was used for another submission.",
+            code="idempotency_key_reused",
+            param="Idempotency-Key",
+        )
+    return job
+
+
+def _insert(backends: Backends, session: Session, request: JobRequest) -> Job:
+    file = session.scalars(
+        select(File).where(File.id == request.input_file_id, File.tenant == request.tenant, is_visible())
+    ).one_or_none()
+    if file is None:
+        raise NotFound("file", request.input_file_id, param="input_file_id")
+    purposes = ROWS_PURPOSES if request.kind is JobKind.ROWS else BATCH_PURPOSES
+    if request.kind is not JobKind.RERUN and file.purpose not in purposes:
+        wanted = " or ".join(repr(purpose) for purpose in sorted(purposes))
+        raise UserError(
+            f"The file has the purpose {file.purpose!r}; an input needs {wanted}.", param="input_file_id"
+        )
+    created = session.execute(select(now_ms())).scalar_one()
+    window_ms = int((request.window_s or backends.settings.job_window_s) * 1000)
+    deadline_ms = created + window_ms if request.deadline_ms is None else request.deadline_ms
+    if deadline_ms <= created:
+        raise UserError("'deadline' has passed.", param="deadline")
+    job = Job(
+        id=new_job_id(),
+        tenant=request.tenant,
+        kind=request.kind,
+        parent_id=request.parent_id,
+        endpoint=request.endpoint,
+        model=request.model,
+        lane=request.lane,
+        status=JobStatus.VALIDATING,
+        input_file_id=file.id,
+        idempotency_key=request.idempotency_key,
+        idempotency_sha256=request.idempotency_sha256,
+        resume_key=request.resume_key,
+        job_metadata=request.metadata,
+        options=request.options,
+        output_expires_s=request.output_expires_s,
+        created_ms=created,
+        deadline_ms=deadline_ms,
+    )
+    session.add(job)
+    # Its numbers start at zero, which the database says only once it is asked.
+    session.flush()
+    session.refresh(job)
+    audit(session, request.tenant, "job.created", job.id, **_audited(request))
+    return job
+
+
+def _audited(request: JobRequest) -> dict[str, Any]:
+    """What the audit trail keeps of a submission: no prompts, no templates."""
+    left_out = ("metadata", "tenant", "options", "idempotency_key", "idempotency_sha256")
+    return {name: value for name, value in asdict(request).items() if name not in left_out}
+
+
+def find_resumable(database: Database, resume_key: str) -> Job | None:
+    """The job that an earlier run of the same command made and did not deliver."""
+    with database.read() as session:
+        return session.scalars(select(Job).where(Job.resume_key == resume_key)).one_or_none()
+
+
+def mark_delivered(database: Database, job_id: str) -> None:
+    """The results are where the user asked for them: repeating the command starts anew."""
+    with database.write() as session:
+        session.execute(update(Job).where(Job.id == job_id).values(resume_key=None))
