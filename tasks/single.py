@@ -1,4 +1,4 @@
-"""One request that a client waits for: an urgent job of its own, on the same queues and fleet as all others."""
+"""One request that a client waits for: an urgent job of its own, on the queues and fleet of all others."""
 
 import time
 from contextlib import suppress

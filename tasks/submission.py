@@ -290,3 +290,9 @@ def mark_delivered(database: Database, job_id: str) -> None:
     """The results are where the user asked for them: repeating the command starts anew."""
     with database.write() as session:
         session.execute(update(Job).where(Job.id == job_id).values(resume_key=None))
+
+
+def own_file(database: Database, file_id: str, job_id: str) -> None:
+    """Tie an input that was made together with a job to it: it is deleted with the job."""
+    with database.write() as session:
+        session.execute(update(File).where(File.id == file_id).values(job_id=job_id))

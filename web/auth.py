@@ -1,4 +1,4 @@
-"""Who is calling: a bearer key on the APIs, a session on the pages. Every route is closed unless it says so."""
+"""Who is calling: a bearer key on the APIs, a session on the pages. Every route is closed by default."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
