@@ -107,6 +107,17 @@ def system() -> None:
 
 
 @main.command()
+def web() -> None:
+    """Serve the APIs and the pages, until stopped."""
+    settings = _process_settings()
+    from tasks.database import Database
+    from web.server import serve
+
+    Database(settings.resolved_database_url()).migrate()
+    serve(settings)
+
+
+@main.command()
 def models() -> None:
     """List the models in the catalogue."""
     from rich.console import Console

@@ -55,7 +55,8 @@ def create_app(settings: Settings | None = None) -> OpenAPI:
         MAX_FORM_MEMORY_SIZE=FORM_MEMORY_BYTES,
         WTF_CSRF_TIME_LIMIT=None,  # as long as the session
         WTF_CSRF_CHECK_DEFAULT=False,
-        RATELIMIT_STORAGE_URI=settings.resolved_redis_url(),
+        # The same broker under the name that the limiter knows for a socket.
+        RATELIMIT_STORAGE_URI=settings.resolved_redis_url().replace("redis+socket:", "redis+unix:", 1),
     )
     app.json.sort_keys = False  # type: ignore[attr-defined]
     if settings.web_behind_proxy:
