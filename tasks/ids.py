@@ -28,6 +28,16 @@ def new_key_id() -> str:
     return f"key_{secrets.token_hex(12)}"
 
 
+def new_upload_id() -> str:
+    """An id for a file that comes in parts."""
+    return f"upload_{secrets.token_hex(12)}"
+
+
+def new_part_id() -> str:
+    """An id for one part of it."""
+    return f"part_{secrets.token_hex(12)}"
+
+
 def result_file_id(job_id: str, which: ResultSet) -> str:
     """The id of the file that a job's results are read as."""
     return f"file-{job_id.removeprefix('batch_')}-{which}"

@@ -1,6 +1,5 @@
 """Submitting: files stream into storage, and a job is recorded for them."""
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -11,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from tasks.audit import audit
 from tasks.backends import Backends
+from tasks.byte_sink import ByteSink
 from tasks.clock import now_ms
 from tasks.database import Database
 from tasks.errors import Conflict, NotFound, UserError
@@ -46,39 +46,15 @@ class JobRequest:
     resume_key: str | None = None
 
 
-class FileSink:
+class FileSink(ByteSink):
     """A file on its way into storage; nobody sees it before `finish`."""
 
     def __init__(self, backends: Backends, *, tenant: str) -> None:
         self._backends = backends
         self._tenant = tenant
         self._id = new_file_id()
-        self._storage_key = f"files/{self._id}"
-        self._writer = backends.storage.writer(self._storage_key)
-        self._digest = hashlib.sha256()
-        self.size_bytes = 0
-
-    def write(self, data: bytes, /) -> int:
-        """Take the next bytes.
-
-        Raises:
-            UserError: there are more than `max_file_bytes`.
-        """
-        self.size_bytes += len(data)
-        limit_bytes = self._backends.settings.max_file_bytes
-        if self.size_bytes > limit_bytes:
-            raise UserError(
-                f"The file is larger than {limit_bytes} bytes (max_file_bytes).",
-                code="file_too_large",
-                param="file",
-            )
-        self._digest.update(data)
-        self._writer.write(data)
-        return len(data)
-
-    def seek(self, _offset: int, _whence: int = 0, /) -> int:
-        """Form parsers go back to the start of what they wrote; there is nothing to go back to."""
-        return 0
+        limit_bytes = backends.settings.max_file_bytes
+        super().__init__(backends.storage, f"files/{self._id}", limit_bytes, "max_file_bytes")
 
     def finish(
         self,
@@ -92,7 +68,7 @@ class FileSink:
 
         `expires_s` counts from now; null: as the settings say for inputs, never for other files.
         """
-        self._writer.close()
+        self.close()
         if expires_s is None and purpose == "batch":
             expires_s = self._backends.settings.file_expires_s
         with self._backends.database.write() as session:
@@ -103,8 +79,8 @@ class FileSink:
                 purpose=purpose,
                 filename=filename,
                 bytes=self.size_bytes,
-                sha256=self._digest.hexdigest(),
-                storage_key=self._storage_key,
+                sha256=self.sha256,
+                storage_key=self.storage_key,
                 job_id=job_id,
                 created_ms=created,
                 expires_ms=None if expires_s is None else created + int(expires_s * 1000),
@@ -112,11 +88,6 @@ class FileSink:
             )
             session.add(file)
         return file
-
-    def abandon(self) -> None:
-        """Leave nothing behind. Closed first, because that is how every storage drops its parts."""
-        self._writer.close()
-        self._backends.storage.delete(self._storage_key)
 
 
 def store_file(

@@ -14,6 +14,7 @@ from tasks.files import purge_files
 from tasks.finalise import expire_overdue, settle
 from tasks.purge import purge_jobs
 from tasks.tables import Chunk, ChunkState, Job, JobStatus, Worker
+from tasks.uploads import purge_uploads
 
 log = structlog.get_logger()
 
@@ -39,6 +40,7 @@ def sweep(app: Celery, backends: Backends) -> list[str]:
         fill_runway(app, backends, model)
     republish_missing(app, database)
     purge_jobs(backends)
+    purge_uploads(backends)
     purge_files(backends)
     return _abandoned_intakes(database)
 

@@ -138,6 +138,45 @@ class File(Table):
     __table_args__ = (Index("files_by_age", "tenant", "created_ms", "id"),)
 
 
+class UploadStatus(StrEnum):
+    """OpenAI's upload states; `expired` is a pending one past its time."""
+
+    PENDING = "pending"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+
+class Upload(Table):
+    """A file that comes in parts."""
+
+    __tablename__ = "uploads"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    tenant: Mapped[str]
+    purpose: Mapped[str]
+    filename: Mapped[str]
+    bytes: Mapped[int]
+    """The size that all parts together must have."""
+    status: Mapped[str]
+    file_id: Mapped[str | None] = mapped_column(ForeignKey("files.id"))
+    """The whole file, once it is complete."""
+    file_expires_s: Mapped[int | None]
+    """Seconds that the file is kept; null: as the settings say."""
+    created_ms: Mapped[int]
+    expires_ms: Mapped[int] = mapped_column(index=True)
+
+
+class UploadPart(Table):
+    """Some bytes of an upload, in storage of their own until it is complete."""
+
+    __tablename__ = "upload_parts"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    upload_id: Mapped[str] = mapped_column(ForeignKey("uploads.id", ondelete="CASCADE"), index=True)
+    storage_key: Mapped[str]
+    bytes: Mapped[int]
+    created_ms: Mapped[int]
+
+
 class Job(Table):
     """One submission; an OpenAI batch."""
 
