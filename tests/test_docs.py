@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from config.settings import load_settings
@@ -13,7 +14,11 @@ from gristmill import main
 from tasks.validation import Validator, ValidLine
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "CONTRIBUTING.md", "docs/configuration.md", "docs/architecture.md")
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md"))),
+)
 OPTION = re.compile(r"(?<![\w-])(--?[a-z][a-z-]*)")
 
 
@@ -41,7 +46,9 @@ def test_the_table_of_settings_is_up_to_date() -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_in_the_documents_exist_with_their_options(page: str) -> None:
     for name, *arguments in command_lines(page, "gristmill"):
-        command = main.commands[name]
+        command: click.Command = main.commands[name]
+        if isinstance(command, click.Group):
+            command = command.commands[arguments[0]]
         known = {
             option for parameter in command.params for option in parameter.opts if option.startswith("-")
         }
@@ -49,9 +56,13 @@ def test_commands_in_the_documents_exist_with_their_options(page: str) -> None:
         assert used <= known, f"gristmill {name} {' '.join(arguments)}"
 
 
-def test_the_readme_shows_commands() -> None:
-    assert {name for name, *_ in command_lines("README.md", "gristmill")} == set(main.commands)
-    assert ["run"] in command_lines("README.md", "make")
+def test_every_command_is_shown_somewhere() -> None:
+    shown = {name for page in PAGES for name, *_ in command_lines(page, "gristmill")}
+    assert shown == set(main.commands)
+
+
+def test_the_readme_shows_the_main_commands() -> None:
+    assert {("run",), ("up",), ("test",)} <= {tuple(line) for line in command_lines("README.md", "make")}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -80,11 +91,15 @@ def test_links_lead_to_files(page: str) -> None:
     assert [target for target in targets if not ((ROOT / page).parent / target).exists()] == []
 
 
-@pytest.mark.parametrize("package", ["config", "tasks", "workers"])
+@pytest.mark.parametrize("package", ["config", "tasks", "web", "workers"])
 def test_the_architecture_names_every_module(package: str) -> None:
-    modules = {path.stem for path in (ROOT / package).glob("*.py")} - {"__init__"}
-    named = set(re.findall(rf"^\| `{package}/(\w+)` \|", text_of("docs/architecture.md"), flags=re.MULTILINE))
-    assert named == modules
+    modules = {
+        path.relative_to(ROOT).with_suffix("").as_posix()
+        for path in (ROOT / package).rglob("*.py")
+        if path.stem != "__init__" and "migrations" not in path.parts
+    }
+    rows = re.findall(r"^\| `([\w/]+)` \|", text_of("docs/architecture.md"), flags=re.MULTILINE)
+    assert {row for row in rows if row.startswith(f"{package}/")} == modules
 
 
 def test_the_example_is_a_good_file_of_any_model() -> None:
