@@ -81,6 +81,15 @@ class Storage:
         for offset in range(0, size, READ_BYTES):
             yield self.read_range(key, offset, min(READ_BYTES, size - offset))
 
+    def reader(self, key: str) -> "obstore.ReadableFile":
+        """The object as a file that can be read at any place, for formats that need to.
+
+        Raises:
+            StoredObjectMissing: there is no such object.
+        """
+        with _missing_as_ours(key):
+            return obstore.open_reader(self._store, key, buffer_size=READ_BYTES)
+
     def size(self, key: str) -> int:
         """The object's size in bytes.
 

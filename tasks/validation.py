@@ -70,7 +70,7 @@ class Validator:
     def check(self, number: int, line: bytes | BadLine) -> ValidLine | list[LineFault]:
         """The request on this line, or everything that is wrong with it (never nothing)."""
         if isinstance(line, BadLine):
-            return [_bad_line(number, line)]
+            return [bad_line(number, line)]
         try:
             decoded = _decode_line(line)
             head = _decode_head(decoded.body)
@@ -112,7 +112,7 @@ class Validator:
             if name not in parts
         ]
         values = {name: _value(parts[name]) for name in ("custom_id", "method", "url") if name in parts}
-        if "custom_id" in values and (message := _custom_id_fault(values["custom_id"])):
+        if "custom_id" in values and (message := custom_id_fault(values["custom_id"])):
             faults.append(fault("invalid_custom_id", message, "custom_id"))
         if "method" in values and values["method"] != "POST":
             faults.append(fault("invalid_method", "'method' must be \"POST\".", "method"))
@@ -219,7 +219,8 @@ def _output_limit(head: _Head) -> int | None:
     return None
 
 
-def _custom_id_fault(custom_id: object) -> str | None:
+def custom_id_fault(custom_id: object) -> str | None:
+    """What is wrong with a custom_id; null when nothing is."""
     if not isinstance(custom_id, str):
         return f"'custom_id' must be a string, not {_kind(custom_id)}."
     if not custom_id:
@@ -231,7 +232,8 @@ def _custom_id_fault(custom_id: object) -> str | None:
     return None
 
 
-def _bad_line(number: int, line: BadLine) -> LineFault:
+def bad_line(number: int, line: BadLine) -> LineFault:
+    """The fault of a line that could not be read."""
     message = {
         BadLine.TOO_LONG: "The line is longer than this server accepts.",
         BadLine.NOT_UTF8: "The line is not valid UTF-8.",
