@@ -1,8 +1,6 @@
-"""Intake: one pass over an input file that checks every line and writes the planned file."""
+"""Intake: one pass over an input that checks every request and writes the planned file."""
 
 import time
-from collections.abc import Iterator
-from heapq import nsmallest
 from secrets import token_hex
 from typing import Any
 
@@ -10,15 +8,14 @@ import structlog
 
 from config.settings import Settings
 from tasks.backends import Backends
-from tasks.custom_ids import CustomIds
 from tasks.errors import LineFault
 from tasks.jobs import IntakeClaim, PlannedJob, accept_plan, claim_intake, reject_input, renew_intake
-from tasks.lines import read_lines
-from tasks.plan import ChunkCutter, PlannedChunk, estimate_tokens
+from tasks.plan import ChunkCutter, PlannedChunk
 from tasks.planned_file import PlannedFileWriter, PlannedRequest
-from tasks.storage import Sink, StoredObjectMissing
+from tasks.reading import read_input
+from tasks.sources import input_of, open_source
+from tasks.storage import StoredObjectMissing
 from tasks.tables import ChunkState
-from tasks.validation import Validator
 
 log = structlog.get_logger()
 
@@ -81,51 +78,28 @@ class _Pass:
     def read(self) -> PlannedJob | list[LineFault]:
         """The plan of a good input, or the faults of a bad one, at most `max_listed_errors`."""
         settings = self._settings
-        catalogue = settings.catalogue
-        validator = Validator(self._claim.endpoint, self._claim.model, catalogue.__contains__)
-        check = validator.check
+        source = open_source(
+            self._backends, input_of(self._backends.database, self._claim.job_id), self._keep_claim
+        )
         cutter = ChunkCutter(settings.chunk_requests, settings.chunk_tokens)
-        sink: Sink = self._backends.storage.writer(self._planned_key)
-        writer = PlannedFileWriter(sink)
-        faults: list[LineFault] = []
-        total = total_tokens = 0
-        with CustomIds() as custom_ids:
-            for number, line in read_lines(self._blocks(), settings.max_line_bytes):
-                request = check(number, line)
-                if isinstance(request, list):
-                    faults += request
-                    if len(faults) >= settings.max_listed_errors:
-                        return faults[: settings.max_listed_errors]
-                    continue
-                if total >= settings.max_requests:
-                    message = f"The file has more than {settings.max_requests} requests (max_requests)."
-                    return [*faults, LineFault("too_many_tasks", message, number)]
-                custom_ids.add(request.custom_id, number)
-                if not faults:
-                    tokens = estimate_tokens(len(request.body), request.max_output_tokens)
-                    planned = PlannedRequest(total, request.custom_id, request.body)
-                    if chunk := cutter.add(planned, tokens):
-                        self._append(writer, chunk)
-                    total_tokens += tokens
-                total += 1
-            # Only the first ones are kept, however many there are.
-            for line_number, earlier in nsmallest(settings.max_listed_errors, custom_ids.duplicates()):
-                message = f"'custom_id' repeats that of line {earlier}."
-                faults.append(LineFault("duplicate_custom_id", message, line_number, "custom_id"))
-        if faults:
-            faults.sort(key=lambda fault: fault.line or 0)
-            return faults[: settings.max_listed_errors]
-        if total == 0:
-            return [LineFault("empty_file", "The file has no requests.")]
+        writer = PlannedFileWriter(self._backends.storage.writer(self._planned_key))
+
+        def take(request: PlannedRequest, tokens: int) -> None:
+            if chunk := cutter.add(request, tokens):
+                self._append(writer, chunk)
+
+        found = read_input(settings, source, take, to_the_end=False)
+        if found.faults:
+            return found.faults
         if chunk := cutter.rest():
             self._append(writer, chunk)
         writer.close()
-        assert validator.model is not None
+        assert source.model is not None
         return PlannedJob(
-            model=validator.model,
+            model=source.model,
             planned_key=self._planned_key,
-            total=total,
-            estimated_tokens=total_tokens,
+            total=found.requests,
+            estimated_tokens=found.estimated_tokens,
             input_bytes=self._read_bytes,
             chunks=self._chunks,
         )
@@ -146,14 +120,12 @@ class _Pass:
             }
         )
 
-    def _blocks(self) -> Iterator[bytes]:
-        """The input's blocks; keeps the claim alive on the way."""
-        for block in self._backends.storage.stream(self._claim.storage_key):
-            now = time.monotonic()
-            if now - self._renewed > PROGRESS_S:
-                self._renewed = now
-                lease_s = self._settings.lease_s
-                if not renew_intake(self._backends.database, self._claim, self._read_bytes, lease_s):
-                    raise _Superseded
-            self._read_bytes += len(block)
-            yield block
+    def _keep_claim(self, read_bytes: int) -> None:
+        """Count what was read, and keep the claim alive on the way."""
+        self._read_bytes += read_bytes
+        now = time.monotonic()
+        if now - self._renewed > PROGRESS_S:
+            self._renewed = now
+            lease_s = self._settings.lease_s
+            if not renew_intake(self._backends.database, self._claim, self._read_bytes, lease_s):
+                raise _Superseded

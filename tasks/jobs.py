@@ -207,9 +207,6 @@ class IntakeClaim:
 
     job_id: str
     token: int
-    endpoint: str
-    model: str | None
-    storage_key: str
 
 
 def claim_intake(database: Database, job_id: str, lease_s: float) -> IntakeClaim | None:
@@ -227,13 +224,9 @@ def claim_intake(database: Database, job_id: str, lease_s: float) -> IntakeClaim
                 intake_expires_ms=now_ms() + int(lease_s * 1000),
                 intake_bytes=0,
             )
-            .returning(Job.intake_token, Job.endpoint, Job.model, Job.input_file_id)
+            .returning(Job.intake_token)
         ).one_or_none()
-        if row is None:
-            return None
-        key = session.execute(select(File.storage_key).where(File.id == row.input_file_id)).scalar_one()
-    # A name that is not in storage, once the bytes are gone: whoever reads them finds out.
-    return IntakeClaim(job_id, row.intake_token, row.endpoint, row.model, key or row.input_file_id)
+    return None if row is None else IntakeClaim(job_id, row.intake_token)
 
 
 def renew_intake(database: Database, claim: IntakeClaim, read_bytes: int, lease_s: float) -> bool:

@@ -1,11 +1,12 @@
 """Removing deleted jobs: what belongs to them goes in small steps, their own row last."""
 
 from sqlalchemy import delete, select, update
+from sqlalchemy.orm import aliased
 
 from tasks.backends import Backends
 from tasks.clock import now_ms
 from tasks.database import Database
-from tasks.tables import FINAL_STATUSES, File, Job, Result
+from tasks.tables import FINAL_STATUSES, File, Job, JobStatus, Result
 
 RESULTS_AT_ONCE = 5_000
 """Rows one transaction removes: other writers wait for it."""
@@ -13,9 +14,14 @@ RESULTS_AT_ONCE = 5_000
 
 def purge_jobs(backends: Backends) -> int:
     """Remove the deleted jobs that have ended; returns how many. Safe to break off and to repeat."""
+    child = aliased(Job)
+    # A rerun reads the plan and the results of this one.
+    is_read = select(child.id).where(child.parent_id == Job.id, child.status == JobStatus.VALIDATING).exists()
     with backends.database.read() as session:
         jobs = session.execute(
-            select(Job.id, Job.planned_key).where(Job.deleted_ms.is_not(None), Job.status.in_(FINAL_STATUSES))
+            select(Job.id, Job.planned_key).where(
+                Job.deleted_ms.is_not(None), Job.status.in_(FINAL_STATUSES), ~is_read
+            )
         ).all()
     for job_id, planned_key in jobs:
         if planned_key is not None:

@@ -2,7 +2,7 @@
 
 import codecs
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,8 @@ class RowTable:
     columns: tuple[str, ...]
     """Of JSON lines: those of the first row."""
     rows: Iterator[NumberedRow]
+    schema: Any = None
+    """Of Parquet: its `pyarrow.Schema`."""
 
 
 class BrokenTable(Exception):
@@ -38,10 +40,23 @@ class BrokenTable(Exception):
         self.fault = fault
 
 
+def plain(row: dict[str, Any]) -> dict[str, Any]:
+    """The row as JSON can have it: times, decimals and bytes of Parquet become text."""
+    values: dict[str, Any] = msgspec.to_builtins(row)
+    return values
+
+
 def open_table(
-    storage: Storage, key: str, kind: RowsFormat, blocks: Iterable[bytes], max_line_bytes: int
+    storage: Storage,
+    key: str,
+    kind: RowsFormat,
+    blocks: Iterable[bytes],
+    max_line_bytes: int,
+    read: Callable[[int], None],
 ) -> RowTable:
     """Read a stored table. `blocks` are its bytes; Parquet is read from storage in ranges instead.
+
+    `read` is called with the number of bytes whenever a part of a Parquet file was read.
 
     Raises:
         BrokenTable: it has no header, or is no table of this kind.
@@ -52,7 +67,7 @@ def open_table(
         case RowsFormat.JSONL:
             return _open_jsonl(blocks, max_line_bytes)
         case RowsFormat.PARQUET:
-            return _open_parquet(storage, key)
+            return _open_parquet(storage, key, read)
 
 
 def _open_jsonl(blocks: Iterable[bytes], max_line_bytes: int) -> RowTable:
@@ -163,28 +178,30 @@ def _text_lines(blocks: Iterable[bytes], max_line_bytes: int) -> Iterator[str]:
         yield tail
 
 
-def _open_parquet(storage: Storage, key: str) -> RowTable:
+def _open_parquet(storage: Storage, key: str, read: Callable[[int], None]) -> RowTable:
     # Loads in half a second: only those who bring Parquet pay.
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         file = pq.ParquetFile(pa.PythonFile(storage.reader(key), mode="r"))
+        size = storage.size(key)
     except pa.ArrowException as error:
         message = f"The file is no Parquet file: {error}."
         raise BrokenTable(LineFault("invalid_table", message)) from error
-    return RowTable(tuple(file.schema_arrow.names), _parquet_rows(file))
+    return RowTable(tuple(file.schema_arrow.names), _parquet_rows(file, size, read), file.schema_arrow)
 
 
-def _parquet_rows(file: Any) -> Iterator[NumberedRow]:
+def _parquet_rows(file: Any, size_bytes: int, read: Callable[[int], None]) -> Iterator[NumberedRow]:
     import pyarrow as pa
 
     number = 0
+    bytes_per_row = size_bytes / max(1, file.metadata.num_rows)
     try:
         for batch in file.iter_batches(batch_size=BATCH_ROWS):
             for row in batch.to_pylist():
                 number += 1
-                # Times, decimals and the like as JSON has them.
-                yield number, msgspec.to_builtins(row)
+                yield number, row
+            read(int(bytes_per_row * batch.num_rows))
     except (pa.ArrowException, OSError) as error:
         yield number + 1, LineFault("invalid_table", f"The file is damaged: {error}.", number + 1)

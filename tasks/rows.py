@@ -1,6 +1,5 @@
 """Jobs from rows: a table, a prompt template, and what is the same in every request."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import PurePath
@@ -86,7 +85,7 @@ class RowsSpec(msgspec.Struct, frozen=True):
         elif self.system is not None:
             body["instructions"] = self.system
         body[_PROMPT_FIELDS[endpoint]] = asked
-        return json.dumps({**body, **self.body}, ensure_ascii=False, separators=(",", ":")).encode()
+        return msgspec.json.encode({**body, **self.body})
 
 
 def prompts_as_rows(prompts: Iterable[str]) -> Iterator[bytes]:

@@ -17,6 +17,7 @@ from tasks.errors import Conflict, NotFound, UserError
 from tasks.files import BATCH_PURPOSES, ROWS_PURPOSES, is_visible
 from tasks.ids import new_file_id, new_job_id
 from tasks.jobs import get_job
+from tasks.rows import RowsSpec
 from tasks.tables import FINAL_STATUSES, File, Job, JobKind, JobStatus, Lane
 from tasks.validation import ENDPOINTS
 
@@ -125,7 +126,7 @@ def create_job(backends: Backends, request: JobRequest) -> Job:
         NotFound: no such input file.
         Conflict: the idempotency key came with another submission.
     """
-    _check_target(backends, request)
+    check_target(backends, request)
     try:
         with backends.database.write() as session:
             return _earlier(session, request) or _insert(backends, session, request)
@@ -162,6 +163,8 @@ def rerun_job(
             kind=JobKind.RERUN,
             parent_id=parent.id,
             model=parent.model,
+            # Of a job from rows: its results are joined to the same rows.
+            options=parent.options,
             lane=lane or Lane(parent.lane),
             tenant=tenant,
             window_s=window_s,
@@ -171,10 +174,17 @@ def rerun_job(
     )
 
 
-def _check_target(backends: Backends, request: JobRequest) -> None:
+def check_target(backends: Backends, request: JobRequest) -> None:
+    """Find out whether such a job could run at all, before its input is looked at.
+
+    Raises:
+        UserError: an unknown endpoint or model, one that does not fit the other, or a wrong template.
+    """
     if request.endpoint not in ENDPOINTS:
         known = ", ".join(ENDPOINTS)
         raise UserError(f"No endpoint {request.endpoint!r}; known: {known}.", param="endpoint")
+    if request.kind is JobKind.ROWS:
+        RowsSpec.from_options(request.options).check(request.endpoint)
     if request.model is None:
         return
     entry = backends.settings.catalogue.get(request.model)
@@ -201,10 +211,18 @@ def _earlier(session: Session, request: JobRequest) -> Job | None:
     return job
 
 
-def _insert(backends: Backends, session: Session, request: JobRequest) -> Job:
-    file = session.scalars(
-        select(File).where(File.id == request.input_file_id, File.tenant == request.tenant, is_visible())
-    ).one_or_none()
+def input_file(session: Session, request: JobRequest) -> File:
+    """The input that a submission names.
+
+    Raises:
+        NotFound: there is none.
+        UserError: its purpose is another.
+    """
+    query = select(File).where(File.id == request.input_file_id, File.tenant == request.tenant)
+    if request.kind is not JobKind.RERUN:
+        # The input of an earlier job counts as long as its bytes are there.
+        query = query.where(is_visible())
+    file = session.scalars(query).one_or_none()
     if file is None:
         raise NotFound("file", request.input_file_id, param="input_file_id")
     purposes = ROWS_PURPOSES if request.kind is JobKind.ROWS else BATCH_PURPOSES
@@ -213,6 +231,11 @@ def _insert(backends: Backends, session: Session, request: JobRequest) -> Job:
         raise UserError(
             f"The file has the purpose {file.purpose!r}; an input needs {wanted}.", param="input_file_id"
         )
+    return file
+
+
+def _insert(backends: Backends, session: Session, request: JobRequest) -> Job:
+    file = input_file(session, request)
     created = session.execute(select(now_ms())).scalar_one()
     window_ms = int((request.window_s or backends.settings.job_window_s) * 1000)
     deadline_ms = created + window_ms if request.deadline_ms is None else request.deadline_ms

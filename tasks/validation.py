@@ -212,6 +212,12 @@ def _value(raw: msgspec.Raw | bytes) -> Any:
         return float("inf")
 
 
+def output_limit(body: bytes | dict[str, Any]) -> int | None:
+    """The output tokens that a good body allows; null where it says nothing usable."""
+    head = _decode_head(body) if isinstance(body, bytes) else msgspec.convert(body, _Head)
+    return _output_limit(head)
+
+
 def _output_limit(head: _Head) -> int | None:
     for limit in (head.max_completion_tokens, head.max_tokens, head.max_output_tokens):
         if type(limit) is int and limit > 0:

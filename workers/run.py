@@ -20,6 +20,7 @@ from config.settings import Settings, load_settings
 from tasks.app import use_settings
 from tasks.backends import Backends
 from tasks.clock import now_ms
+from tasks.durations import human_duration
 from tasks.errors import UserError
 from tasks.export import check_destination, export_results
 from tasks.jobs import get_job
@@ -32,7 +33,7 @@ from workers.data_folder import DataFolder
 from workers.heartbeat import PERIOD_S
 from workers.hub import why_unavailable
 from workers.local_mill import EngineKeepsFailing, LocalMill
-from workers.progress import RunProgress, human_duration
+from workers.progress import RunProgress
 
 EXIT_OK = 0
 EXIT_SOME_FAILED = 1
@@ -212,7 +213,7 @@ def _deliver(backends: Backends, job: Job, request: RunRequest, seconds: float, 
         _show_faults(job, console)
         mark_delivered(backends.database, job.id)
         return EXIT_JOB_FAILED
-    written = export_results(backends.database, job.id, request.output)
+    export_results(backends, job, request.output)
     mark_delivered(backends.database, job.id)
     _show_some(backends, job, console)
     done = job.completed + job.failed
@@ -220,7 +221,7 @@ def _deliver(backends: Backends, job: Job, request: RunRequest, seconds: float, 
     console.print(
         f"\n{job.status}: {job.completed:,} succeeded, {job.failed:,} failed, of {job.total:,}; "
         f"{tokens:,} tokens in {human_duration(seconds)} ({done / max(seconds, 0.001):,.1f} req/s, start-up "
-        f"included)\n{written:,} results in input order: [bold]{escape(str(request.output))}[/bold]",
+        f"included)\n{done:,} results in input order: [bold]{escape(str(request.output))}[/bold]",
         highlight=False,
     )
     if job.status != JobStatus.COMPLETED:

@@ -9,12 +9,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks import export
+from tasks import export as export_module
+from tasks import export_formats
 from tasks.backends import Backends
 from tasks.chunks import record_results
 from tasks.errors import UserError
-from tasks.export import COLUMNS, check_destination, export_results, writer_for
+from tasks.export import ExportFormat, check_destination, export_results, format_of_path
+from tasks.jobs import get_job
 from tasks.outcomes import Outcome
+from tasks.result_rows import RESULT_COLUMNS as COLUMNS
 from tasks.results import iter_results, output_line
 from tests.samples import answer, leased, started_job
 
@@ -35,9 +38,13 @@ def job_with(backends: Backends, outcomes: list[Outcome]) -> str:
     return job_id
 
 
+def export(backends: Backends, job_id: str, path: Path) -> None:
+    export_results(backends, get_job(backends.database, job_id), path)
+
+
 def exported(backends: Backends, outcomes: list[Outcome], path: Path) -> Any:
     """The rows of a file, as a reader of its format sees them."""
-    assert export_results(backends.database, job_with(backends, outcomes), path) == len(outcomes)
+    export(backends, job_with(backends, outcomes), path)
     if path.suffix == ".csv":
         with path.open(encoding="utf-8", newline="") as file:
             return list(csv.DictReader(file))
@@ -54,7 +61,7 @@ MIXED = [
 def test_jsonl_is_openais_lines_in_input_order(sqlite_backends: Backends, tmp_path: Path) -> None:
     job_id = job_with(sqlite_backends, MIXED)
     path = tmp_path / "out.jsonl"
-    assert export_results(sqlite_backends.database, job_id, path) == 3
+    export(sqlite_backends, job_id, path)
     lines = [output_line(job_id, row) for row in iter_results(sqlite_backends.database, job_id)]
     assert path.read_bytes() == b"".join(lines)
     assert "Grüße, 世界 \u2028 😀".encode() in path.read_bytes()
@@ -102,7 +109,7 @@ def test_csv_has_its_header_without_results_too(sqlite_backends: Backends, tmp_p
 def test_parquet_of_many_row_groups_is_whole(
     sqlite_backends: Backends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export, "ROW_GROUP_ROWS", 2)
+    monkeypatch.setattr(export_formats, "ROW_GROUP_ROWS", 2)
     path = tmp_path / "out.parquet"
     rows = exported(sqlite_backends, [answer(index) for index in range(5)], path)
     assert [row["custom_id"] for row in rows] == [f"r{index}" for index in range(5)]
@@ -141,14 +148,14 @@ def test_an_answer_of_odd_shape_does_not_stop_an_export(sqlite_backends: Backend
 @pytest.mark.parametrize("name", ["out", "out.txt", "out.json", "out.jsonl.gz"])
 def test_a_file_of_unknown_format_is_refused(sqlite_backends: Backends, tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match=r"\.jsonl, \.csv, \.parquet") as caught:
-        export_results(sqlite_backends.database, job_with(sqlite_backends, MIXED), tmp_path / name)
+        export(sqlite_backends, job_with(sqlite_backends, MIXED), tmp_path / name)
     assert caught.value.param == "output"
     assert not (tmp_path / name).exists()
 
 
 @pytest.mark.parametrize("name", ["OUT.CSV", "out.Parquet", "a.b.JSONL"])
 def test_the_case_of_an_ending_does_not_matter(name: str) -> None:
-    assert writer_for(Path(name)) is writer_for(Path(name.lower()))
+    assert format_of_path(Path(name)) is ExportFormat(Path(name.lower()).suffix[1:])
 
 
 @pytest.mark.parametrize("ending", FORMATS)
@@ -172,12 +179,12 @@ def test_a_file_appears_whole_or_not_at_all(
         raise RuntimeError("the database went away")
 
     with monkeypatch.context() as broken:
-        broken.setattr(export, "iter_results", breaking)
+        broken.setattr(export_module, "iter_results", breaking)
         with pytest.raises(RuntimeError, match="the database went away"):
-            export_results(sqlite_backends.database, job_id, path)
+            export(sqlite_backends, job_id, path)
     left = {entry.name: entry.read_bytes() for entry in path.parent.iterdir()}
     assert left == ({} if earlier is None else {path.name: earlier})
-    assert export_results(sqlite_backends.database, job_id, path) == 3
+    export(sqlite_backends, job_id, path)
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
     assert path.read_bytes() != earlier
 
