@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from config.settings import Settings, SettingsError, get_settings, load_settings
+from web.command_line import CLIENT_COMMANDS
 
 
 class _Commands(click.Group):
@@ -143,6 +144,10 @@ def doctor() -> None:
         click.echo(f"{mark} {finding.name}: {finding.detail}")
         well = well and finding.ok
     sys.exit(0 if well else 1)
+
+
+for command in CLIENT_COMMANDS:
+    main.add_command(command)
 
 
 def _process_settings() -> Settings:

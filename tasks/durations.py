@@ -18,6 +18,14 @@ def parse_duration(text: str) -> int:
     return int(match[1]) * _UNIT_S[match[2]]
 
 
+def human_window(seconds: int) -> str:
+    """A time such as `parse_duration` reads, in the largest unit that fits: hours rather than days."""
+    for unit in ("h", "m"):
+        if seconds and seconds % _UNIT_S[unit] == 0:
+            return f"{seconds // _UNIT_S[unit]}{unit}"
+    return f"{seconds}s"
+
+
 def human_duration(seconds: float) -> str:
     """Hours, minutes and seconds, with as few parts as make sense."""
     whole = max(0, round(seconds))

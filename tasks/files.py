@@ -9,14 +9,14 @@ from tasks.audit import audit
 from tasks.backends import Backends
 from tasks.clock import now_ms
 from tasks.database import Database
-from tasks.errors import NotFound
+from tasks.errors import Conflict, NotFound
 from tasks.ids import job_of_result_file
 from tasks.ids import result_file_id as id_of_results
 from tasks.jobs import get_job, result_file
 from tasks.results import iter_results, output_line
 from tasks.tables import FINAL_STATUSES, File, Job, JobKind, ResultSet
 
-KNOWN_PURPOSES = frozenset({"batch", "user_data", "assistants", "fine-tune", "vision", "evals"})
+KNOWN_PURPOSES = frozenset({"batch", "user_data", "assistants", "fine-tune", "vision"})
 """OpenAI's purposes of uploads. Only those below can be the input of a job."""
 
 BATCH_PURPOSES = frozenset({"batch"})
@@ -114,8 +114,11 @@ def delete_file(backends: Backends, file_id: str, tenant: str) -> None:
     """Make a file disappear. The bytes of an input stay until no job needs them.
 
     Raises:
-        NotFound: there is no such file, or it is the result of a job that still runs.
+        NotFound: there is no such file.
+        Conflict: it is the result of a job that still runs.
     """
+    if _growing_file(backends.database, file_id, tenant) is not None:
+        raise Conflict("The job of this file still runs: cancel it, or wait.", code="file_in_use")
     with backends.database.write() as session:
         deleted = session.execute(
             update(File)

@@ -13,9 +13,12 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 from config.settings import Settings, get_settings
 from tasks.app import use_settings
 from tasks.backends import Backends
+from tasks.errors import UserError
 from tasks.keys import secret_key
+from web.api.routes import register_job_api
 from web.auth import DOCS_PATH, guard, is_api_path, public
 from web.errors import register_errors, validation_answer
+from web.openai.routes import register_openai_api
 
 SESSION_LIFETIME = timedelta(days=7)
 FORM_MEMORY_BYTES = 16 << 20
@@ -74,6 +77,9 @@ def create_app(settings: Settings | None = None) -> OpenAPI:
 
 
 def _register_routes(app: OpenAPI) -> None:
+    register_job_api(app)
+    register_openai_api(app)
+
     @app.get("/healthz", doc_ui=False)
     @public
     def healthz() -> dict[str, str]:
@@ -93,6 +99,12 @@ def _identify_requests(app: OpenAPI) -> None:
     @app.before_request
     def begin() -> None:
         g.request_id = f"req_{token_hex(12)}"
+        # No name of anything has one, and PostgreSQL refuses it only once it is asked.
+        if "\x00" in request.path:
+            raise UserError("The address contains NUL characters.")
+        for name, value in request.args.items(multi=True):
+            if "\x00" in name + value:
+                raise UserError(f"{name!r} contains NUL characters.", param=name)
 
     @app.after_request
     def finish(answer: Response) -> Response:

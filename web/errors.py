@@ -3,6 +3,7 @@
 import structlog
 from flask import Flask, Response, g, jsonify, render_template, request
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 from sqlalchemy.exc import DBAPIError
 from werkzeug.exceptions import HTTPException, TooManyRequests, Unauthorized
 
@@ -52,6 +53,9 @@ def answer_error(status: int, message: str, *, code: str | None = None, param: s
     answer.status_code = status
     if status in (429, 503):
         answer.headers.setdefault("Retry-After", str(RETRY_AFTER_S))
+    if status == 504:
+        # OpenAI's client would ask again by itself, and wait as long once more.
+        answer.headers["x-should-retry"] = "false"
     if status == 401:
         answer.headers["WWW-Authenticate"] = "Bearer"
     return answer
@@ -60,9 +64,16 @@ def answer_error(status: int, message: str, *, code: str | None = None, param: s
 def validation_answer(error: ValidationError) -> Response:
     """The first fault that pydantic found, all others in the message."""
     faults = error.errors(include_url=False, include_input=False, include_context=False)
-    named = [(".".join(str(part) for part in fault["loc"]), fault["msg"]) for fault in faults]
+    named = [(".".join(str(part) for part in fault["loc"]), _say(fault)) for fault in faults]
     message = "; ".join(f"'{name}': {what}" if name else what for name, what in named)
     return answer_error(400, f"{message}.", code="invalid_request", param=named[0][0] or None)
+
+
+def _say(fault: ErrorDetails) -> str:
+    """What pydantic says, in our words where they are clearer."""
+    if fault["type"] == "extra_forbidden":
+        return "there is no such field"
+    return fault["msg"].removeprefix("Value error, ")
 
 
 def register_errors(app: Flask) -> None:

@@ -7,6 +7,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from tasks.durations import human_duration
 from tasks.tables import Job, JobStatus
 
 LINE_PERIOD_S = 5.0
@@ -14,15 +15,6 @@ LINE_PERIOD_S = 5.0
 
 RATE_WINDOW_S = 20.0
 """Rates are those of the last seconds: what counts for the time left."""
-
-
-def human_duration(seconds: float) -> str:
-    """Hours, minutes and seconds, with as few parts as make sense."""
-    whole = max(0, round(seconds))
-    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
 class RunProgress:

@@ -1,0 +1,41 @@
+"""The web application in this process: its test client, and keys."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from flask.testing import FlaskClient
+from flask_openapi import OpenAPI
+from pydantic import SecretStr
+
+from tasks.backends import Backends
+from tasks.keys import create_key
+from tasks.tables import Role
+from web.app import create_app
+
+Auth = Callable[..., dict[str, str]]
+"""Makes a key of a role and a tenant; gives the headers that carry it."""
+
+
+@pytest.fixture
+def site(sqlite_backends: Backends, redis_url: str) -> Iterator[OpenAPI]:
+    """The application on a fresh database."""
+    app = create_app(sqlite_backends.settings.model_copy(update={"redis_url": SecretStr(redis_url)}))
+    yield app
+    app.extensions["backends"].database.close()
+
+
+@pytest.fixture
+def http(site: OpenAPI) -> FlaskClient:
+    """Its client, without a key."""
+    return site.test_client()
+
+
+@pytest.fixture
+def auth(sqlite_backends: Backends) -> Auth:
+    """Headers with a new key."""
+
+    def make(role: Role = Role.ADMIN, tenant: str = "local") -> dict[str, str]:
+        key = create_key(sqlite_backends.database, tenant=tenant, name="test", role=role)
+        return {"Authorization": f"Bearer {key.secret}"}
+
+    return make
