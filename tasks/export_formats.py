@@ -12,7 +12,7 @@ import msgspec
 from tasks.result_rows import NUMBERS, PREFIX, InputTable, Row, our_columns, result_values
 from tasks.results import StoredResult, output_line
 from tasks.row_readers import plain
-from tasks.template import text_of
+from tasks.template_filters import text_of
 
 BLOCK_BYTES = 1 << 18
 """Rows are handed on together: one write for each costs more than making them."""

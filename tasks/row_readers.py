@@ -2,8 +2,9 @@
 
 import codecs
 import csv
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -17,8 +18,13 @@ from tasks.validation import bad_line
 BATCH_ROWS = 256
 """Rows of a Parquet file that are Python values at a time."""
 
+BYTE_ORDER_MARK = "\ufeff"
+
+BUFFER_BYTES = 1 << 20
+"""Of each column of a Parquet file, what is read at a time."""
+
 NumberedRow = tuple[int, dict[str, Any] | LineFault]
-"""A row with its number from 1: of its (last) physical line, in Parquet of the row."""
+"""A row with its number from 1: of its first physical line, in Parquet of the row."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +82,7 @@ def _open_jsonl(blocks: Iterable[bytes], max_line_bytes: int) -> RowTable:
     if first is None:
         return RowTable((), iter(()))
     columns = tuple(first[1]) if isinstance(first[1], dict) else ()
-    return RowTable(columns, _chain(first, rows))
-
-
-def _chain(first: NumberedRow, rows: Iterator[NumberedRow]) -> Iterator[NumberedRow]:
-    yield first
-    yield from rows
+    return RowTable(columns, chain((first,), rows))
 
 
 def _jsonl_rows(blocks: Iterable[bytes], max_line_bytes: int) -> Iterator[NumberedRow]:
@@ -101,48 +102,61 @@ def _jsonl_rows(blocks: Iterable[bytes], max_line_bytes: int) -> Iterator[Number
 def _open_csv(blocks: Iterable[bytes], max_line_bytes: int) -> RowTable:
     # A setting of the whole process; all of ours want the same.
     csv.field_size_limit(max_line_bytes)
-    reader = csv.reader(_text_lines(blocks, max_line_bytes), strict=True)
-    try:
-        header = next((cells for cells in reader if cells), None)
-    except (csv.Error, _UnreadableText) as error:
-        raise BrokenTable(_csv_fault(error, max(1, reader.line_num))) from error
-    if header is None:
+    lines = _TextLines(blocks, max_line_bytes)
+    rows = _csv_cells(lines)
+    header: list[str] = []
+    for line, cells in rows:
+        if isinstance(cells, LineFault):
+            raise BrokenTable(cells)
+        _check_header(cells, line)
+        header = cells
+        break
+    if not header:
         raise BrokenTable(LineFault("empty_file", "The file has no rows."))
-    _check_header(header, reader.line_num)
-    return RowTable(tuple(header), _csv_rows(reader, header))
+    return RowTable(tuple(header), _csv_rows(rows, header))
 
 
-def _check_header(header: list[str], line: int) -> None:
+def _check_header(header: Sequence[str], line: int | None = None) -> None:
     seen: set[str] = set()
     for number, name in enumerate(header, start=1):
         if not name.strip():
-            message = f"Column {number} has no name: the first line must name every column."
+            message = f"Column {number} has no name: every column needs one, in the first line."
             raise BrokenTable(LineFault("invalid_header", message, line))
         if name in seen:
-            raise BrokenTable(LineFault("invalid_header", f"Two columns are called {name!r}.", line, name))
+            raise BrokenTable(LineFault("invalid_header", f"Two columns are called {name!r}.", line))
         seen.add(name)
 
 
-def _csv_rows(reader: Any, header: list[str]) -> Iterator[NumberedRow]:
+def _csv_rows(rows: Iterator[tuple[int, list[str] | LineFault]], header: list[str]) -> Iterator[NumberedRow]:
+    for line, cells in rows:
+        if isinstance(cells, LineFault):
+            yield line, cells
+        elif len(cells) != len(header):
+            message = f"The row has {len(cells)} cells; the header has {len(header)}."
+            yield line, LineFault("invalid_row", message, line)
+        else:
+            yield line, dict(zip(header, cells, strict=True))
+
+
+def _csv_cells(lines: "_TextLines") -> Iterator[tuple[int, list[str] | LineFault]]:
+    """Each row that is not blank, with the line on which it starts."""
+    reader = csv.reader(lines, strict=True)
     while True:
+        line = reader.line_num + 1
+        lines.begin_row()
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            yield reader.line_num, _csv_fault(error, reader.line_num)
+            yield line, LineFault("invalid_row", f"The row is not valid CSV: {error}.", line)
             continue
         except _UnreadableText as error:
-            # Where its lines end can no longer be told.
-            yield reader.line_num + 1, _csv_fault(error, reader.line_num + 1)
+            # Where its rows end can no longer be told.
+            yield line, LineFault(error.code, str(error), line)
             return
         if cells is None:
             return
-        if not cells:
-            continue  # a blank line
-        if len(cells) != len(header):
-            message = f"The row has {len(cells)} cells; the header has {len(header)}."
-            yield reader.line_num, LineFault("invalid_row", message, reader.line_num)
-        else:
-            yield reader.line_num, dict(zip(header, cells, strict=True))
+        if cells:
+            yield line, cells
 
 
 class _UnreadableText(Exception):
@@ -151,31 +165,58 @@ class _UnreadableText(Exception):
         self.code = code
 
 
-def _csv_fault(error: Exception, line: int) -> LineFault:
-    if isinstance(error, _UnreadableText):
-        return LineFault(error.code, str(error), line)
-    return LineFault("invalid_row", f"The row is not valid CSV: {error}.", line)
+class _TextLines:
+    r"""Lines with their ends, split at `\n` only; cells in quotes may hold line breaks of any kind.
 
+    A row of many lines is held in memory until its last quote: so its length is limited too.
+    """
 
-def _text_lines(blocks: Iterable[bytes], max_line_bytes: int) -> Iterator[str]:
-    r"""Lines with their ends, split at `\n` only; cells in quotes may hold line breaks of any kind."""
-    decoder = codecs.getincrementaldecoder("utf-8-sig")()
-    tail = ""
-    try:
-        for block in blocks:
-            text = tail + decoder.decode(block)
-            *lines, tail = text.split("\n")
+    def __init__(self, blocks: Iterable[bytes], max_row_bytes: int) -> None:
+        self._lines = self._split(blocks)
+        self._most = max_row_bytes
+        self._row_characters = 0
+
+    def __iter__(self) -> "_TextLines":
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._lines)
+        self._row_characters += len(line)
+        if self._row_characters > self._most:
+            raise self._too_long()
+        return line
+
+    def begin_row(self) -> None:
+        """What comes now belongs to another row."""
+        self._row_characters = 0
+
+    def _split(self, blocks: Iterable[bytes]) -> Iterator[str]:
+        decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        tail = ""
+        for block in chain(blocks, (b"",)):
+            broken: UnicodeDecodeError | None = None
+            try:
+                text = decoder.decode(block, final=not block)
+            except UnicodeDecodeError as error:
+                # What comes before it is handed on, so that the fault gets the right line.
+                broken = error
+                text = error.object[: error.start].decode().removeprefix(BYTE_ORDER_MARK)
+            *lines, tail = (tail + text).split("\n")
             for line in lines:
                 yield line + "\n"
-            if len(tail) > max_line_bytes:
-                raise _UnreadableText("line_too_long", "The line is longer than this server accepts.")
-        tail += decoder.decode(b"", final=True)
-    except UnicodeDecodeError as error:
-        raise _UnreadableText(
-            "invalid_encoding", "The file is not valid UTF-8 from here on: save it as 'CSV UTF-8'."
-        ) from error
-    if tail:
-        yield tail
+            if broken is not None:
+                message = "The row is not valid UTF-8: save the file as 'CSV UTF-8'."
+                raise _UnreadableText("invalid_encoding", message) from broken
+            if len(tail) > self._most:
+                raise self._too_long()
+        if tail:
+            yield tail
+
+    def _too_long(self) -> _UnreadableText:
+        message = (
+            f"The row is longer than {self._most} bytes (max_line_bytes), or a quote in it is not closed."
+        )
+        return _UnreadableText("line_too_long", message)
 
 
 def _open_parquet(storage: Storage, key: str, read: Callable[[int], None]) -> RowTable:
@@ -183,25 +224,59 @@ def _open_parquet(storage: Storage, key: str, read: Callable[[int], None]) -> Ro
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    size = storage.size(key)
     try:
-        file = pq.ParquetFile(pa.PythonFile(storage.reader(key), mode="r"))
-        size = storage.size(key)
-    except pa.ArrowException as error:
+        # A buffer, because else whole columns of a row group are read at once.
+        file = pq.ParquetFile(pa.PythonFile(storage.reader(key), mode="r"), buffer_size=BUFFER_BYTES)
+        schema = _schema_of_python(file.schema_arrow)
+    except (pa.ArrowException, OSError) as error:
         message = f"The file is no Parquet file: {error}."
         raise BrokenTable(LineFault("invalid_table", message)) from error
-    return RowTable(tuple(file.schema_arrow.names), _parquet_rows(file, size, read), file.schema_arrow)
+    _check_header(schema.names)
+    return RowTable(tuple(schema.names), _parquet_rows(file, schema, size, read), schema)
 
 
-def _parquet_rows(file: Any, size_bytes: int, read: Callable[[int], None]) -> Iterator[NumberedRow]:
+def _schema_of_python(schema: Any) -> Any:
+    """The schema with the times that Python has: they end at microseconds."""
+    import pyarrow as pa
+
+    types = {"time64[ns]": pa.time64("us"), "duration[ns]": pa.duration("us")}
+
+    def field_of(field: Any) -> Any:
+        if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
+            return field.with_type(pa.timestamp("us", field.type.tz))
+        return field.with_type(types.get(str(field.type), field.type))
+
+    return pa.schema([field_of(field) for field in schema])
+
+
+def _parquet_rows(
+    file: Any, schema: Any, size_bytes: int, read: Callable[[int], None]
+) -> Iterator[NumberedRow]:
     import pyarrow as pa
 
     number = 0
     bytes_per_row = size_bytes / max(1, file.metadata.num_rows)
     try:
         for batch in file.iter_batches(batch_size=BATCH_ROWS):
-            for row in batch.to_pylist():
-                number += 1
-                yield number, row
+            if batch.schema != schema:
+                batch = batch.cast(schema, safe=False)
+            yield from _python_rows(batch, number)
+            number += batch.num_rows
             read(int(bytes_per_row * batch.num_rows))
     except (pa.ArrowException, OSError) as error:
         yield number + 1, LineFault("invalid_table", f"The file is damaged: {error}.", number + 1)
+
+
+def _python_rows(batch: Any, before: int) -> Iterator[NumberedRow]:
+    """The rows of a batch that comes after so many others."""
+    try:
+        yield from enumerate(batch.to_pylist(), start=before + 1)
+    except (ValueError, OverflowError) as error:
+        if batch.num_rows == 1:
+            message = f"The row has a value that cannot be read: {error}."
+            yield before + 1, LineFault("invalid_row", message, before + 1)
+            return
+        # Something in one of them that Python has no value for: nothing was handed on yet.
+        for place in range(batch.num_rows):
+            yield from _python_rows(batch.slice(place, 1), before + place)

@@ -71,7 +71,14 @@ class RowsSpec(msgspec.Struct, frozen=True):
             raise UserError(f"{endpoint} has no system prompt.", param="system")
         for name in self.body:
             if name in _OURS:
-                raise UserError(f"{name!r} cannot be a setting.", param=f"settings.{name}")
+                raise UserError(
+                    f"{name!r} cannot be a setting: it comes from the row or the job.",
+                    param=f"settings.{name}",
+                )
+        try:
+            msgspec.json.encode((self.system, self.id_column, self.body))
+        except UnicodeEncodeError as error:
+            raise UserError("The system prompt or a setting is not valid Unicode text.") from error
         PromptTemplate(self.template)
 
     def body_of(self, endpoint: str, model: str, prompt: str) -> bytes:

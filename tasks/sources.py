@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from tasks.backends import Backends
 from tasks.database import Database
-from tasks.errors import LineFault
+from tasks.errors import LineFault, NotFound
 from tasks.jobs import get_job
 from tasks.lines import read_lines
 from tasks.planned_file import PlannedRequest, read_frame
@@ -16,7 +16,8 @@ from tasks.row_readers import BrokenTable, open_table, plain
 from tasks.rows import RowsFormat, RowsSpec
 from tasks.storage import StoredObjectMissing
 from tasks.tables import Chunk, File, Job, JobKind, Result
-from tasks.template import CannotRender, PromptTemplate, text_of
+from tasks.template import CannotRender, PromptTemplate
+from tasks.template_filters import text_of
 from tasks.validation import Validator, ValidLine, custom_id_fault, output_limit
 
 Read = Callable[[int], None]
@@ -122,6 +123,9 @@ class _Rows:
         self._read = read
         self._spec = RowsSpec.from_options(given.options)
         self._template = PromptTemplate(self._spec.template)
+        self._needed = self._template.columns
+        if self._spec.id_column is not None:
+            self._needed |= {self._spec.id_column}
         self._output_limit = output_limit(self._spec.body)
         self._longest = backends.settings.max_line_bytes
 
@@ -142,13 +146,13 @@ class _Rows:
             return
         index = 0
         for number, row in table.rows:
-            request = [row] if isinstance(row, LineFault) else self._request(number, index, plain(row))
+            request = [row] if isinstance(row, LineFault) else self._request(number, index, row)
             yield number, index, request
             if not isinstance(request, list):
                 index += 1
 
     def _missing(self, columns: tuple[str, ...], number: int) -> list[LineFault]:
-        named = dict.fromkeys(self._template.missing(frozenset(columns)), "template")
+        named = dict.fromkeys(self._template.missing(columns), "template")
         if self._spec.id_column is not None and self._spec.id_column not in columns:
             named[self._spec.id_column] = "id_column"
         there = ", ".join(repr(column) for column in columns[:20]) or "none"
@@ -161,8 +165,10 @@ class _Rows:
 
     def _request(self, number: int, index: int, row: dict[str, Any]) -> ValidLine | list[LineFault]:
         spec = self._spec
-        if spec.format is RowsFormat.JSONL and (missing := self._missing(tuple(row), number)):
-            return missing
+        if spec.format is RowsFormat.PARQUET:
+            row = plain(row)
+        elif spec.format is RowsFormat.JSONL and not self._needed <= row.keys():
+            return self._missing(tuple(row), number)
         custom_id = f"row-{index + 1}" if spec.id_column is None else text_of(row[spec.id_column])
         if message := custom_id_fault(custom_id):
             return [LineFault("invalid_custom_id", message, number, spec.id_column)]
@@ -190,7 +196,10 @@ class _Rerun:
         self._read = read
 
     def items(self) -> Iterator[Item]:
-        planned_key = get_job(self._backends.database, self._parent_id).planned_key
+        try:
+            planned_key = get_job(self._backends.database, self._parent_id).planned_key
+        except NotFound:
+            planned_key = None
         if planned_key is None:
             raise StoredObjectMissing(f"the plan of {self._parent_id} is not in storage")
         for offset, length in self._chunks():
@@ -210,7 +219,8 @@ class _Rerun:
             return [(row.offset, row.length) for row in rows]
 
     def _succeeded(self, requests: list[PlannedRequest]) -> set[int]:
-        first, last = requests[0].index, requests[-1].index
+        first = min(request.index for request in requests)
+        last = max(request.index for request in requests)
         with self._backends.database.read() as session:
             return set(
                 session.scalars(

@@ -184,6 +184,8 @@ def check_target(backends: Backends, request: JobRequest) -> None:
         known = ", ".join(ENDPOINTS)
         raise UserError(f"No endpoint {request.endpoint!r}; known: {known}.", param="endpoint")
     if request.kind is JobKind.ROWS:
+        if request.model is None:
+            raise UserError("'model' is missing: rows do not name one.", param="model")
         RowsSpec.from_options(request.options).check(request.endpoint)
     if request.model is None:
         return

@@ -11,7 +11,7 @@ from tasks.backends import Backends
 from tasks.errors import NotFound
 from tasks.jobs import get_job
 from tasks.tables import FINAL_STATUSES
-from web.api.answers import KEY_SECURITY, errors, media
+from web.api.answers import KEY_SECURITY, errors
 from web.api.job_view import show_job
 from web.api.jobs import TAG, JobPath
 from web.auth import backends, caller
@@ -56,7 +56,7 @@ class _Streams:
 _streams = _Streams()
 
 
-@api.get("/<string:job_id>/events", responses={200: media("text/event-stream"), **errors(404)})
+@api.get("/<string:job_id>/events", responses={200: {"content": {"text/event-stream": {}}}, **errors(404)})
 def watch(path: JobPath) -> Response:
     """Watch a job's progress as server-sent events
 

@@ -91,7 +91,10 @@ def create() -> Response:
     """
     asked = read_json(NewKeyAsked)
     new = create_key(
-        backends().database, tenant=asked.tenant or caller().tenant, name=asked.name, role=asked.role
+        backends().database,
+        tenant=caller().tenant if asked.tenant is None else asked.tenant,
+        name=asked.name,
+        role=asked.role,
     )
     return answer(NewKeyView(**_fields(new.key), secret=new.secret), 201, {"Cache-Control": "no-store"})
 

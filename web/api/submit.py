@@ -5,21 +5,18 @@ from typing import Annotated
 
 import msgspec
 from flask import Response
-from flask_openapi import APIBlueprint
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from tasks.check import CheckReport, check_input
 from tasks.submission import create_job
 from tasks.system import announce
-from web.api.answers import KEY_SECURITY, Answer, answer, errors
+from web.api.answers import Answer, answer, errors
 from web.api.input import CHECK_LIFETIME_S, JobForm, received_input
 from web.api.job_request import JobAsked
 from web.api.job_view import Fault, JobView, show_faults, show_job
-from web.api.jobs import TAG
+from web.api.jobs import api
 from web.auth import backends
 from web.bodies import described
-
-api = APIBlueprint("submit", __name__, url_prefix="/api/jobs", abp_tags=[TAG], abp_security=KEY_SECURITY)
 
 BODY = described(api, json=JobAsked, form=JobForm)
 
