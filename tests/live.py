@@ -42,6 +42,8 @@ class LiveMill:
     """Those of its processes, the broker included."""
     backends: Backends
     folder: Path
+    web_pid: int
+    """The web server's own process; those that answer are its children."""
 
     def key(self, role: Role = Role.ADMIN, tenant: str = "local", name: str = "test") -> str:
         """The secret of a new key."""
@@ -78,7 +80,7 @@ def live_mill(
     }
     children: list[subprocess.Popen[bytes]] = []
 
-    def start(*arguments: str) -> None:
+    def start(*arguments: str) -> int:
         with (folder / f"{'-'.join(arguments)}.log").open("wb") as log:
             children.append(
                 subprocess.Popen(
@@ -89,15 +91,16 @@ def live_mill(
                     stderr=subprocess.STDOUT,
                 )
             )
+        return children[-1].pid
 
     try:
         start("system")
-        start("web")
+        web_pid = start("web")
         for model in models:
             start("worker", model)
         url = f"http://{loaded.web_host}:{loaded.web_port}"
         eventually(lambda: _answers(url) and len(live_workers(backends.database)) == len(models))
-        yield LiveMill(url, loaded, backends, folder)
+        yield LiveMill(url, loaded, backends, folder, web_pid)
     finally:
         for child in children:
             child.terminate()

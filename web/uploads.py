@@ -90,6 +90,9 @@ def _parse(
             param=file_field,
         )
     for name in fields:
+        # The parser says so where it cannot read the name.
+        if name is None:
+            raise UserError("The form has a field whose name cannot be read.")
         if len(fields.getlist(name)) > 1:
             raise UserError(f"The field {name!r} comes more than once.", param=name)
     return fields.to_dict(), _clean(files[file_field].filename or "")
