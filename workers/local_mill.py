@@ -1,4 +1,4 @@
-"""All processes that one machine needs for a job, started and stopped in the right order."""
+"""All processes of one machine, started, watched and stopped in the right order."""
 
 import sys
 import time
@@ -14,16 +14,15 @@ from workers.child import Child
 from workers.data_folder import DataFolder
 from workers.embedded_redis import EmbeddedRedis
 from workers.engine import EXIT_ENGINE_DID_NOT_START
+from workers.part import Part
 
 SYSTEM_GRACE_S = 5.0
+WEB_GRACE_S = 12.0
 STOP_MARGIN_S = 15.0
 """Time an engine worker gets beyond its drain to close its engine."""
 
 MOST_RESTARTS = 4
 """Deaths of the engine worker without any progress in between, after which a run gives up."""
-
-FIRST_BACKOFF_S = 1.0
-
 
 HOPELESS = frozenset({2, EXIT_ENGINE_DID_NOT_START})
 """Exit statuses of a worker that would end the same way again: wrong settings, an engine that won't start."""
@@ -34,7 +33,7 @@ class EngineKeepsFailing(Exception):
 
 
 class LocalMill:
-    """Redis if none is set, a system worker, and one engine worker when a model is known."""
+    """Redis if none is set, and a system worker; an engine worker, web server and Flower on demand."""
 
     def __init__(
         self, settings: Settings, folder: DataFolder, environment: dict[str, str], say: Callable[[str], None]
@@ -44,20 +43,15 @@ class LocalMill:
         self._folder = folder
         self._environment = environment
         self._redis: EmbeddedRedis | None = None
-        self._system: Child | None = None
-        self._engine: Child | None = None
-        self._deaths = 0
-        self._done_at_death = -1
-        self._restart_at = 0.0
+        self._done = -1
+        self.parts: dict[str, Part] = {}
+        """By a short name, in the order in which they were started."""
 
     def __enter__(self) -> Self:
         try:
             if self._settings.redis_url is None:
-                self._redis = EmbeddedRedis(self._folder.path / "redis")
-                self._redis.start(self._folder.logs / "redis.log")
-                self._environment["GRISTMILL_REDIS_URL"] = self._redis.url
-            self._system = self._child("system", "system")
-            self._system.start()
+                self._start_redis()
+            self._start("system", "system worker", "system")
         except BaseException:
             self.stop(drain=False)
             raise
@@ -82,8 +76,15 @@ class LocalMill:
 
     def start_engine(self, model: str) -> None:
         """Start the engine worker of a model."""
-        self._engine = self._child("engine", "worker", model)
-        self._engine.start()
+        self._start("engine", "engine worker", "worker", model, hopeless=HOPELESS)
+
+    def start_web(self) -> None:
+        """Start the web server."""
+        self._start("web", "web server", "web")
+
+    def start_flower(self) -> None:
+        """Start Flower."""
+        self._start("flower", "Flower server", "flower")
 
     def keep_running(self, done: int) -> None:
         """Start again what has died; `done` is the number of results so far, the sign of progress.
@@ -91,47 +92,62 @@ class LocalMill:
         Raises:
             EngineKeepsFailing: the engine worker dies without getting anything done.
         """
-        assert self._system is not None
-        if not self._system.is_running:
-            self._say(f"The system worker ended with status {self._system.exit_status}; starting another.")
-            self._system.start()
-        if self._redis is not None and not self._redis.is_running:
-            self._say("The embedded Redis server is gone; starting it again.")
-            self._redis.start(self._folder.logs / "redis.log")
-        engine = self._engine
-        if engine is None or engine.is_running:
-            return
-        if self._restart_at == 0.0:
-            self._deaths = 1 if done > self._done_at_death else self._deaths + 1
-            self._done_at_death = done
-            if self._deaths > MOST_RESTARTS or engine.exit_status in HOPELESS:
-                raise EngineKeepsFailing(engine.last_lines(15))
-            backoff_s = FIRST_BACKOFF_S * 2 ** (self._deaths - 1)
-            self._say(
-                f"The engine worker ended with status {engine.exit_status}; starting another in "
-                f"{backoff_s:.0f} s. What it had in its engine runs again."
-            )
-            self._restart_at = time.monotonic() + backoff_s
-        elif time.monotonic() >= self._restart_at:
-            self._restart_at = 0.0
-            engine.stop(grace_s=0)
-            engine.start()
+        engine = self.parts.get("engine")
+        if engine is not None:
+            if done > self._done:
+                self._done = done
+                engine.forgive()
+            if engine.died and (engine.is_hopeless or engine.deaths >= MOST_RESTARTS):
+                raise EngineKeepsFailing(engine.child().last_lines(15))
+        self.tend()
+
+    def tend(self) -> None:
+        """Start again what has died, when its time has come, and say so."""
+        for part in self.parts.values():
+            if message := part.tend(time.monotonic()):
+                self._say(message)
 
     def stop(self, *, drain: bool) -> None:
-        """Stop everything: the engine first, so that it can record what it finishes.
+        """Stop everything: the ways in first, then the engine, so that it can record what it finishes.
 
         Ctrl-C while it drains ends the wait.
         """
         try:
-            if self._engine is not None and drain:
-                self._engine.stop(self._settings.drain_s + STOP_MARGIN_S)
+            if drain:
+                self._stop_gently()
         finally:
-            for child in (self._engine, self._system):
-                if child is not None:
-                    child.stop(SYSTEM_GRACE_S if child is self._system else 0.0)
+            for name, part in self.parts.items():
+                if name != "redis":
+                    part.child().stop(SYSTEM_GRACE_S if name == "system" and drain else 0.0)
             if self._redis is not None:
                 self._redis.stop()
 
-    def _child(self, name: str, *arguments: str) -> Child:
+    def _stop_gently(self) -> None:
+        graces = {
+            "web": WEB_GRACE_S,
+            "flower": SYSTEM_GRACE_S,
+            "engine": self._settings.drain_s + STOP_MARGIN_S,
+        }
+        stopping = [(self.parts[name], grace_s) for name, grace_s in graces.items() if name in self.parts]
+        for part, _ in stopping:
+            part.child().ask_to_stop()
+        for part, grace_s in stopping:
+            part.child().stop(grace_s)
+
+    def _start_redis(self) -> None:
+        self._redis = redis = EmbeddedRedis(self._folder.path / "redis")
+
+        def child() -> Child:
+            assert redis.child is not None
+            return redis.child
+
+        part = Part("embedded Redis server", child, lambda: redis.start(self._folder.logs / "redis.log"))
+        part.start(time.monotonic())
+        self.parts["redis"] = part
+        self._environment["GRISTMILL_REDIS_URL"] = redis.url
+
+    def _start(self, key: str, name: str, *arguments: str, hopeless: frozenset[int] = frozenset()) -> None:
         command = [sys.executable, "-m", "gristmill", *arguments]
-        return Child(name, command, self._folder.logs / f"{name}.log", self._environment)
+        child = Child(key, command, self._folder.logs / f"{key}.log", self._environment)
+        self.parts[key] = part = Part(name, lambda: child, child.start, hopeless)
+        part.start(time.monotonic())

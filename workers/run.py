@@ -1,8 +1,6 @@
 """`gristmill run`: one file of prompts through an engine, to the end."""
 
 import hashlib
-import json
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -15,13 +13,11 @@ from rich.markup import escape
 from rich.table import Table as ConsoleTable
 from sqlalchemy import select
 
-from config.catalogue import FALLBACK_MODEL, ModelEntry, is_hub_name_or_folder
 from config.settings import Settings, load_settings
 from tasks.app import use_settings
 from tasks.backends import Backends
 from tasks.clock import now_ms
 from tasks.durations import human_duration
-from tasks.errors import UserError
 from tasks.export import check_destination, export_results
 from tasks.jobs import get_job
 from tasks.results import answer_text, error_message, iter_results
@@ -31,8 +27,8 @@ from tasks.tables import FINAL_STATUSES, File, Job, JobStatus, Worker
 from tasks.validation import first_named_model
 from workers.data_folder import DataFolder
 from workers.heartbeat import PERIOD_S
-from workers.hub import why_unavailable
 from workers.local_mill import EngineKeepsFailing, LocalMill
+from workers.model_choice import must_be_usable, usable_default, with_model
 from workers.progress import RunProgress
 
 EXIT_OK = 0
@@ -93,27 +89,19 @@ def _settle_model(request: RunRequest, console: Console) -> tuple[Settings, str 
     environment = {"GRISTMILL_DATA_DIR": str(request.data_dir.absolute())}
     settings = load_settings(data_dir=request.data_dir.absolute())
     model = request.model
-    if model is not None and model not in settings.catalogue:
-        if not is_hub_name_or_folder(model):
-            known = ", ".join(sorted(settings.catalogue))
-            raise UserError(f"no model {model!r} in the catalogue ({known}); a hub name has a slash in it")
-        models = {**settings.models, model: ModelEntry(source=model)}
-        settings = settings.model_copy(update={"models": models})
-        named = json.loads(os.environ.get("GRISTMILL_MODELS", "{}"))
-        environment["GRISTMILL_MODELS"] = json.dumps({**named, model: {"source": model}})
+    if model is not None:
+        settings, variables = with_model(settings, model)
+        environment |= variables
     chosen = model or _named_in_file(request.file, settings)
     if chosen is None:
-        chosen = model = settings.default_model
-        if reason := why_unavailable(settings.catalogue[chosen]):
-            console.print(
-                f"[yellow]No model was named, and the default {chosen} cannot be used: {escape(reason)}.\n"
-                f"Using the built-in model {FALLBACK_MODEL!r} instead: random weights, so its answers are "
-                "noise.[/yellow] Name another with --model."
-            )
-            model = FALLBACK_MODEL
-    elif chosen in settings.catalogue and (reason := why_unavailable(settings.catalogue[chosen])):
-        raise UserError(f"the model {chosen!r} cannot be used: {reason}")
+        model = usable_default(settings, lambda message: _warn(console, message))
+    else:
+        must_be_usable(settings, chosen)
     return settings, model, environment
+
+
+def _warn(console: Console, message: str) -> None:
+    console.print(f"[yellow]{escape(message)}[/yellow]")
 
 
 def _named_in_file(file: Path, settings: Settings) -> str | None:
@@ -162,7 +150,7 @@ def _run_to_end(
         return job
 
     def say(message: str) -> None:
-        console.print(f"[yellow]{escape(message)}[/yellow]")
+        _warn(console, message)
 
     with LocalMill(settings, folder, environment, say) as mill, _interruptible(settings, console):
         use_settings(mill.settings)
