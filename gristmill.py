@@ -2,11 +2,15 @@
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from config.settings import Settings, SettingsError, get_settings, load_settings
 from web.command_line import CLIENT_COMMANDS
+
+if TYPE_CHECKING:
+    from tasks.database import Database
 
 
 class _Commands(click.Group):
@@ -32,6 +36,13 @@ def main() -> None:
     """
 
 
+_data_dir = click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for the database, stored files and logs.  [default: gristmill-data]",
+)
+
+
 @main.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
@@ -47,11 +58,7 @@ def main() -> None:
     "[default: the one the lines name, else the catalogue's default]",
 )
 @click.option("--endpoint", default="/v1/chat/completions", show_default=True, help="Url of every line.")
-@click.option(
-    "--data-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for the database, stored files and logs.  [default: gristmill-data]",
-)
+@_data_dir
 def run(file: Path, output: Path | None, model: str | None, endpoint: str, data_dir: Path | None) -> None:
     """Run the requests in FILE to the end and write their results.
 
@@ -72,6 +79,46 @@ def run(file: Path, output: Path | None, model: str | None, endpoint: str, data_
         data_dir=data_dir or get_settings().data_dir,
     )
     sys.exit(run_file(request, Console()))
+
+
+@main.command()
+@click.option(
+    "-m",
+    "--model",
+    help="A name from `gristmill models`, a hub name, or a folder.  [default: the catalogue's]",
+)
+@_data_dir
+@click.option("--host", help="Address to listen on; anything but loopback opens it to the network.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port of the web server; 0 takes a free one.")
+@click.option("--flower/--no-flower", default=True, help="Start Flower too, the Celery view.")
+def up(model: str | None, data_dir: Path | None, host: str | None, port: int | None, flower: bool) -> None:
+    """Start all of it on this machine: web pages, APIs, workers, an engine, Flower.
+
+    Runs in the foreground until Ctrl-C. The first start prints a key; each start prints a link to log in.
+    Redis and the database are started or made for you, unless the settings name some.
+
+    Exit status: 0 stopped as asked, 2 it cannot start as things are, 130 stopped at once.
+    """
+    from rich.console import Console
+
+    from workers.up import UpRequest, run_up
+
+    request = UpRequest(data_dir or get_settings().data_dir, model, host, port, flower)
+    sys.exit(run_up(request, Console()))
+
+
+@main.command()
+@_data_dir
+def status(data_dir: Path | None) -> None:
+    """Show how the `gristmill up` of this data folder is.
+
+    Exit status: 0 it runs, 1 nothing runs.
+    """
+    from rich.console import Console
+
+    from workers.status import show_status
+
+    sys.exit(show_status(data_dir or get_settings().data_dir, Console()))
 
 
 @main.command()
@@ -119,6 +166,79 @@ def web() -> None:
 
 
 @main.command()
+def flower() -> None:
+    """Serve Flower, the Celery view, until stopped: read-only, behind a password.
+
+    The user is `gristmill`; the password is in the file `flower_password` of the data folder.
+    """
+    settings = _process_settings()
+    from workers.flower import run_flower
+
+    run_flower(settings)
+
+
+@main.group()
+def keys() -> None:
+    """Make, list and revoke API keys. Works on the database, with or without a server."""
+
+
+@keys.command("create")
+@click.option("--name", required=True, help="What the key is for, such as a person or a program.")
+@click.option(
+    "--role",
+    type=click.Choice(["admin", "submit", "read"]),
+    default="submit",
+    show_default=True,
+    help="read: look; submit: run jobs too; admin: keys too.",
+)
+@click.option("--tenant", default="local", show_default=True, help="Whose jobs and files the key sees.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the key alone.")
+def create_key(name: str, role: str, tenant: str, quiet: bool) -> None:
+    """Make a key and print it, this once."""
+    from tasks.keys import create_key as make
+    from tasks.tables import Role
+
+    new = make(_database(), tenant=tenant, name=name, role=Role(role))
+    if quiet:
+        click.echo(new.secret)
+        return
+    click.echo(f"{new.secret}\n\nRole {role}, tenant {tenant}, id {new.key.id}. It is not shown again.")
+
+
+@keys.command("list")
+def list_keys() -> None:
+    """List all keys; never the keys themselves, only how each begins."""
+    from datetime import UTC, datetime
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from tasks.keys import list_keys as read
+
+    table = Table("id", "begins with", "name", "role", "tenant", "created", "revoked", box=None)
+    for column in table.columns:
+        column.overflow = "fold"
+    table.columns[0].no_wrap = True
+    for key in read(_database()):
+        times = (
+            "" if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+            for at_ms in (key.created_ms, key.revoked_ms)
+        )
+        table.add_row(key.id, key.prefix, key.name, key.role, key.tenant, *times)
+    Console().print(table, markup=False)
+
+
+@keys.command("revoke")
+@click.argument("key_id")
+def revoke_key(key_id: str) -> None:
+    """End the key KEY_ID, an id of `gristmill keys list`, at once and for good."""
+    from tasks.keys import revoke_key as end
+
+    key = end(_database(), key_id)
+    click.echo(f"{key.id} ({key.name}) is revoked.")
+
+
+@main.command()
 def models() -> None:
     """List the models in the catalogue."""
     from rich.console import Console
@@ -148,6 +268,12 @@ def doctor() -> None:
 
 for command in CLIENT_COMMANDS:
     main.add_command(command)
+
+
+def _database() -> "Database":
+    from workers.reachable import migrated
+
+    return migrated(get_settings())
 
 
 def _process_settings() -> Settings:

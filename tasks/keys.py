@@ -2,10 +2,8 @@
 
 import hashlib
 import hmac
-import os
 import secrets
 from dataclasses import dataclass
-from pathlib import Path
 
 from itsdangerous import BadData, URLSafeTimedSerializer
 from sqlalchemy import select, update
@@ -16,6 +14,7 @@ from tasks.clock import now_ms
 from tasks.database import Database
 from tasks.errors import NotFound, UserError
 from tasks.ids import new_key_id
+from tasks.secret_file import secret_in_file
 from tasks.tables import Key, Role
 
 KEY_START = "gm-"
@@ -109,19 +108,7 @@ def secret_key(settings: Settings) -> str:
     """The key that signs sessions: the setting, else one that is made once in the data folder."""
     if settings.secret_key is not None:
         return settings.secret_key.get_secret_value()
-    path = Path(settings.data_dir) / "secret_key"
-    settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = path.with_name(f"secret_key.{os.getpid()}-{secrets.token_hex(4)}")
-    draft.touch(mode=0o600)
-    draft.write_text(secrets.token_urlsafe(48), encoding="utf-8")
-    try:
-        # Whoever comes first makes it; a link never replaces what is there.
-        path.hardlink_to(draft)
-    except FileExistsError:
-        pass
-    finally:
-        draft.unlink()
-    return path.read_text(encoding="utf-8")
+    return secret_in_file(settings.data_dir, "secret_key", 48)
 
 
 def login_token(settings: Settings, key_id: str) -> str:

@@ -66,6 +66,11 @@ class Child:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def pid(self) -> int | None:
+        """Its process id; null while it does not run."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    @property
     def exit_status(self) -> int | None:
         """Its exit status; null while it runs."""
         return None if self._process is None else self._process.poll()

@@ -49,3 +49,16 @@ class DataFolder:
     ) -> None:
         if self._lock is not None:
             self._lock.close()
+
+
+def holder(path: Path) -> int | None:
+    """The process that has the folder now, if any."""
+    try:
+        with (path / "lock").open("r+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(lock.read() or 0)
+    except FileNotFoundError:
+        pass
+    return None

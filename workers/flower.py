@@ -1,0 +1,34 @@
+"""Flower, the Celery view: read-only, and never without a password."""
+
+import os
+
+from config.settings import Settings
+from tasks.app import app
+from tasks.secret_file import secret_in_file
+
+FLOWER_USER = "gristmill"
+FORGET_WORKER_S = 60
+MOST_TASKS = 5_000
+"""Tasks that it keeps in memory and shows."""
+
+
+def flower_password(settings: Settings) -> str:
+    """The password, made once in the data folder."""
+    return secret_in_file(settings.data_dir, "flower_password", 18)
+
+
+def run_flower(settings: Settings) -> None:
+    """Serve Flower on `web_host`:`flower_port` until stopped."""
+    # By the environment, because everybody on a machine can read a process's arguments.
+    os.environ["FLOWER_BASIC_AUTH"] = f"{FLOWER_USER}:{flower_password(settings)}"
+    app.start(
+        [
+            "flower",
+            f"--address={settings.web_host}",
+            f"--port={settings.flower_port}",
+            "--read_only=True",
+            f"--purge_offline_workers={FORGET_WORKER_S}",
+            f"--max_tasks={MOST_TASKS}",
+            "--tasks_columns=name,state,args,kwargs,received,runtime,worker",
+        ]
+    )
