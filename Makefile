@@ -1,7 +1,7 @@
 # `make` alone lists what there is to make. Nothing is installed outside .venv.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test lint format docs clean
+.PHONY: help run up test lint format docs clean
 
 PYTHON = python3
 FILE = docs/example.jsonl
@@ -24,6 +24,9 @@ help: ## Show this list
 
 run: $(ENGINE) ## Run the requests of FILE (an example if not named) on MODEL, results to OUT
 	@.venv/bin/gristmill run '$(FILE)' $(if $(OUT),-o '$(OUT)') $(if $(MODEL),-m '$(MODEL)')
+
+up: $(ENGINE) ## Start everything on this machine: pages, APIs, workers, an engine (MODEL), Flower
+	@.venv/bin/gristmill up $(if $(MODEL),-m '$(MODEL)')
 
 test: lint ## Run all checks and tests; PYTEST_ARGS='...' chooses others
 	@HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 .venv/bin/python -m pytest $(PYTEST_ARGS)

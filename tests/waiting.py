@@ -7,9 +7,15 @@ LONGEST_S = 20.0
 """Longer than anything takes on a machine that works."""
 
 
-def eventually(condition: Callable[[], bool]) -> None:
+def eventually(
+    condition: Callable[[], bool],
+    what: str = "it",
+    *,
+    longest_s: float = LONGEST_S,
+    pause_s: float = 0.005,
+) -> None:
     """Return as soon as the condition holds; fail if it never does."""
-    deadline = time.monotonic() + LONGEST_S
+    deadline = time.monotonic() + longest_s
     while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.005)
+        assert time.monotonic() < deadline, f"not within {longest_s:g} s: {what}"
+        time.sleep(pause_s)

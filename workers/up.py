@@ -191,8 +191,8 @@ def _introduce(
         console.print(f"  {name:<11} {escape(value)}", highlight=False, soft_wrap=True)
     if not _is_loopback(settings.web_host):
         console.print(
-            f"[yellow]Everybody who reaches {settings.web_host} can try to log in, and reads what goes over the "
-            "network: put a proxy with TLS in front.[/yellow]"
+            f"[yellow]Everybody who reaches {settings.web_host} can try to log in and read the traffic: "
+            "put a proxy with TLS in front.[/yellow]"
         )
     if secret is not None:
         console.print("\nThe first key, role admin. It is shown this once:", highlight=False)

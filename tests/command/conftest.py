@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from sqlalchemy.exc import OperationalError
 
 from tasks.database import Database
 from tasks.tables import Job, Result, Worker
+from tests.waiting import eventually
 
 DEADLINE_S = 240.0
 """Reached only when something is broken."""
@@ -31,11 +31,7 @@ REQUESTS = 300
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
     """Poll a condition of other processes; fails when it does not come true."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        if time.monotonic() > deadline:
-            pytest.fail(f"not within {DEADLINE_S} s: {what}")
-        time.sleep(0.02)
+    eventually(condition, what, longest_s=DEADLINE_S, pause_s=0.02)
 
 
 @dataclass
@@ -52,21 +48,29 @@ class Commands:
     def data_dir(self) -> Path:
         return self.folder / "data"
 
+    def command(self, *arguments: str) -> list[str]:
+        """`gristmill` with these arguments."""
+        return [sys.executable, "-m", "gristmill", *arguments]
+
+    def environment_of_all(self) -> dict[str, str]:
+        """The variables of every command."""
+        return {
+            **os.environ,
+            "HF_HUB_OFFLINE": "1",
+            "COLUMNS": "200",
+            "GRISTMILL_DATA_DIR": str(self.data_dir),
+            "GRISTMILL_MODELS": json.dumps(self.models),
+            "GRISTMILL_FLUSH_S": "0.1",
+            **({"GRISTMILL_DATABASE_URL": self.database_url} if self.database_url else {}),
+            **self.environment,
+        }
+
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
         """Start a command in a process group of its own."""
         return subprocess.Popen(
-            [sys.executable, "-m", "gristmill", *arguments],
+            self.command(*arguments),
             cwd=self.folder,
-            env={
-                **os.environ,
-                "HF_HUB_OFFLINE": "1",
-                "COLUMNS": "200",
-                "GRISTMILL_DATA_DIR": str(self.data_dir),
-                "GRISTMILL_MODELS": json.dumps(self.models),
-                "GRISTMILL_FLUSH_S": "0.1",
-                **({"GRISTMILL_DATABASE_URL": self.database_url} if self.database_url else {}),
-                **self.environment,
-            },
+            env=self.environment_of_all(),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -9,10 +9,15 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
+from config.settings import get_settings
+from gristmill import main
 from tasks.jobs import get_job
 from tasks.tables import JobStatus, Role
 from tests.live import LiveMill, live_mill
@@ -28,9 +33,7 @@ class Person:
     folder: Path
     key: str
 
-    def start(
-        self, *arguments: str, key: str | None = None, server: str | None = None
-    ) -> "subprocess.Popen[str]":
+    def start(self, *arguments: str, key: str | None = None) -> "subprocess.Popen[str]":
         """Start a command."""
         return subprocess.Popen(
             [sys.executable, "-m", "gristmill", *arguments],
@@ -38,7 +41,7 @@ class Person:
             env={
                 **os.environ,
                 "COLUMNS": "200",
-                "GRISTMILL_SERVER_URL": server or self.mill.url,
+                "GRISTMILL_SERVER_URL": self.mill.url,
                 "GRISTMILL_API_KEY": key or self.key,
             },
             stdout=subprocess.PIPE,
@@ -46,11 +49,9 @@ class Person:
             text=True,
         )
 
-    def call(
-        self, *arguments: str, key: str | None = None, server: str | None = None
-    ) -> tuple[int, str, str]:
+    def call(self, *arguments: str, key: str | None = None) -> tuple[int, str, str]:
         """Run a command to its end; status, output, errors."""
-        process = self.start(*arguments, key=key, server=server)
+        process = self.start(*arguments, key=key)
         output, errors = process.communicate(timeout=60)
         return process.returncode, output, errors
 
@@ -152,7 +153,7 @@ def test_what_failed_runs_again_as_a_new_job(person: Person) -> None:
 
 
 def test_a_running_job_is_listed_and_cancelled_and_keeps_what_it_has(person: Person) -> None:
-    lines = [request_line(f"r{number}", model="slow") for number in range(400)]
+    lines = [request_line(f"r{number}", model="slow") for number in range(200)]
     person.write("in.jsonl", b"\n".join(lines))
     job_id = person.submit("in.jsonl", "--priority", "bulk")
     database = person.mill.backends.database
@@ -176,13 +177,13 @@ def test_a_running_job_is_listed_and_cancelled_and_keeps_what_it_has(person: Per
 
 
 def test_ctrl_c_ends_the_watching_and_not_the_job(person: Person) -> None:
-    lines = [request_line(f"r{number}", model="slow") for number in range(400)]
+    lines = [request_line(f"r{number}", model="slow") for number in range(200)]
     person.write("in.jsonl", b"\n".join(lines))
     job_id = person.submit("in.jsonl")
     eventually(lambda: get_job(person.mill.backends.database, job_id).completed > 0)
     watching = person.start("watch", job_id)
     assert watching.stdout is not None
-    assert "in_progress" in watching.stdout.readline()
+    assert watching.stdout.readline().startswith("in_progress: ")
     watching.send_signal(signal.SIGINT)
     output, errors = watching.communicate(timeout=60)
     assert watching.returncode == 130, errors
@@ -209,13 +210,18 @@ def test_ctrl_c_ends_the_watching_and_not_the_job(person: Person) -> None:
     ],
 )
 def test_what_goes_wrong_is_said_in_one_line(
-    person: Person, arguments: tuple[str, ...], message: str
+    person: Person, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
 ) -> None:
     person.write("people.csv", CSV)
-    status, _, errors = person.call(*arguments)
-    assert status == 2
-    assert message in errors.splitlines()[-1]
-    assert "Traceback" not in errors
+    monkeypatch.setenv("GRISTMILL_SERVER_URL", person.mill.url)
+    monkeypatch.setenv("GRISTMILL_API_KEY", person.key)
+    get_settings.cache_clear()
+    try:
+        done = CliRunner().invoke(main, arguments)
+    finally:
+        get_settings.cache_clear()
+    assert done.exit_code == 2
+    assert message in done.stderr.splitlines()[-1]
 
 
 def test_a_key_that_only_reads_cannot_submit(person: Person) -> None:
@@ -224,3 +230,20 @@ def test_a_key_that_only_reads_cannot_submit(person: Person) -> None:
     status, _, errors = person.call("submit", "people.csv", "-t", "x", key=key)
     assert status == 2
     assert "needs a key with the role 'submit'" in errors
+
+
+def test_progress_arrives_as_events_while_the_job_runs(person: Person) -> None:
+    lines = [request_line(f"r{number}", model="slow") for number in range(60)]
+    person.write("in.jsonl", b"\n".join(lines))
+    job_id = person.submit("in.jsonl")
+    headers = {"Authorization": f"Bearer {person.key}"}
+    seen: list[dict[str, Any]] = []
+    url = f"{person.mill.url}/api/jobs/{job_id}/events"
+    with httpx.stream("GET", url, headers=headers, timeout=60) as stream:
+        for line in stream.iter_lines():
+            if line.startswith("data: "):
+                seen.append(json.loads(line.removeprefix("data: ")))
+    done = [event["counts"]["completed"] for event in seen[:-1]]
+    assert done == sorted(done)
+    assert len({count for count in done if 0 < count < 60}) > 1
+    assert (done[-1], seen[-1]) == (60, {"status": "completed"})
