@@ -3,13 +3,13 @@
 import csv
 import io
 import math
+import re
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 import msgspec
 
-from tasks.result_rows import NUMBERS, PREFIX, InputTable, Row, our_columns, result_values
+from tasks.result_rows import NUMBERS, RESULT_COLUMNS, InputTable, Row, our_columns, result_values
 from tasks.results import StoredResult, output_line
 from tasks.row_readers import plain
 from tasks.template_filters import text_of
@@ -19,7 +19,13 @@ BLOCK_BYTES = 1 << 18
 
 ROW_GROUP_ROWS = 2_000
 
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+ROW_GROUP_CHARACTERS = 16 << 20
+"""A row group is held in memory until it is written: of long rows it has fewer."""
+
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""What spreadsheets take for the start of a formula; the last four are the wide forms of the first."""
+
+_is_number = re.compile(r"[+-]?[0-9.]+([eE][+-]?[0-9]+)?").fullmatch
 
 Joined = Iterator[tuple[Row, StoredResult]]
 
@@ -48,8 +54,9 @@ def csv_blocks(rows: Joined, table: InputTable | None) -> Iterator[bytes]:
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(formula_safe(name) for name in (*columns, *our_columns(table)))
+    is_typed = table is not None and table.schema is not None
     for row, result in rows:
-        values = plain(row) if row else row
+        values = plain(row) if is_typed else row
         theirs = (text_of(values.get(name)) for name in columns)
         writer.writerow(formula_safe(value) for value in (*theirs, *result_values(result)))
         if text.tell() >= BLOCK_BYTES:
@@ -60,8 +67,11 @@ def csv_blocks(rows: Joined, table: InputTable | None) -> Iterator[bytes]:
 
 
 def formula_safe(value: Any) -> Any:
-    """A cell that a spreadsheet will not run: text that would start a formula gets a leading quote."""
-    if isinstance(value, str) and value.startswith(_FORMULA_STARTS):
+    """A cell that a spreadsheet will not run: text that would start a formula gets a leading quote.
+
+    A negative number is none.
+    """
+    if isinstance(value, str) and value.startswith(_FORMULA_STARTS) and not _is_number(value):
         return "'" + value
     return value
 
@@ -74,19 +84,29 @@ def parquet_blocks(rows: Joined, table: InputTable | None) -> Iterator[bytes]:
 
     fields = [] if table is None else _input_fields(table)
     names = our_columns(table)
-    for name in names:
-        is_number = name.removeprefix(PREFIX) in NUMBERS
-        fields.append(pa.field(name, pa.int64() if is_number else pa.string()))
+    for name, kind in zip(names, RESULT_COLUMNS, strict=True):
+        fields.append(pa.field(name, pa.int64() if kind in NUMBERS else pa.string()))
     schema = pa.schema(fields)
     sink = _Blocks()
     with pq.ParquetWriter(pa.PythonFile(sink, mode="w"), schema, compression="zstd") as writer:
-        while group := [
-            {**_typed(row, table), **dict(zip(names, result_values(result), strict=True))}
-            for row, result in islice(rows, ROW_GROUP_ROWS)
-        ]:
+        for group in _row_groups(rows, table, names):
             writer.write_table(pa.Table.from_pylist(group, schema=schema))
             yield sink.take()
     yield sink.take()
+
+
+def _row_groups(rows: Joined, table: InputTable | None, names: tuple[str, ...]) -> Iterator[list[Row]]:
+    group: list[Row] = []
+    characters = 0
+    for row, result in rows:
+        values = {**_typed(row, table), **dict(zip(names, result_values(result), strict=True))}
+        group.append(values)
+        characters += sum(len(value) for value in values.values() if isinstance(value, str | bytes))
+        if len(group) >= ROW_GROUP_ROWS or characters >= ROW_GROUP_CHARACTERS:
+            yield group
+            group, characters = [], 0
+    if group:
+        yield group
 
 
 def _input_fields(table: InputTable) -> list[Any]:

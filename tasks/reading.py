@@ -34,26 +34,33 @@ class Reading:
 def read_input(settings: Settings, source: Source, take: Take, *, to_the_end: bool) -> Reading:
     """Read a source; `to_the_end` goes on after `max_listed_errors` faults, so that all are counted."""
     most = settings.max_listed_errors
+    most_requests = settings.max_requests
     found = Reading()
+    # Counted here rather than in `found`: this loop runs once for each of millions of lines.
+    requests = estimated_tokens = 0
     with CustomIds() as custom_ids:
+        remember = custom_ids.add
         for number, index, request in source.items():
             if isinstance(request, list):
                 found.add(request, most)
                 if found.fault_count >= most and not to_the_end:
-                    return found
+                    break
                 continue
-            if found.requests >= settings.max_requests:
-                message = f"The file has more than {settings.max_requests} requests (max_requests)."
+            if requests >= most_requests:
+                message = f"The file has more than {most_requests} requests (max_requests)."
                 found.add([LineFault("too_many_tasks", message, number)], most)
-                return found
-            custom_ids.add(request.custom_id, number)
-            tokens = estimate_tokens(len(request.body), request.max_output_tokens)
+                break
+            custom_id, body = request.custom_id, request.body
+            remember(custom_id, number)
+            tokens = estimate_tokens(len(body), request.max_output_tokens)
             if not found.fault_count:
-                take(PlannedRequest(index, request.custom_id, request.body), tokens)
-            found.estimated_tokens += tokens
-            found.requests += 1
-        _add_duplicates(found, custom_ids, most)
-    if not found.fault_count and not found.requests:
+                take(PlannedRequest(requests if index is None else index, custom_id, body), tokens)
+            estimated_tokens += tokens
+            requests += 1
+        else:
+            _add_duplicates(found, custom_ids, most)
+    found.requests, found.estimated_tokens = requests, estimated_tokens
+    if not found.fault_count and not requests:
         found.add([LineFault("empty_file", "The file has no requests.")], most)
     return found
 

@@ -1,6 +1,6 @@
 """Results as rows of a table, those of a job from rows beside the columns of its input."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
@@ -33,6 +33,9 @@ NUMBERS = frozenset({"status_code", "input_tokens", "output_tokens", "duration_m
 PREFIX = "gristmill_"
 """Set before a column of ours that the input has too."""
 
+MAX_COLUMNS = 1_000
+"""Columns of JSON lines that tables of results have: each line may bring new ones."""
+
 Row = dict[str, Any]
 
 
@@ -41,26 +44,33 @@ class InputTable:
     """The rows that a job's results belong to."""
 
     columns: tuple[str, ...]
+    ours: tuple[str, ...]
+    """How `RESULT_COLUMNS` are called beside them."""
     schema: Any
     """Of a Parquet input: its `pyarrow.Schema`."""
     rows: Iterator[Row]
 
 
 def input_table(backends: Backends, job: Job) -> InputTable | None:
-    """The job's rows; null when it came from request lines, or its input is no longer kept."""
+    """The job's rows, without columns once its input is no longer kept; null when it has no rows."""
     if "template" not in job.options:
         return None
     spec = RowsSpec.from_options(job.options)
     with backends.database.read() as session:
         key = session.scalars(select(File.storage_key).where(File.id == job.input_file_id)).one()
-    if key is None:
-        return None
     try:
+        if key is None:
+            raise StoredObjectMissing("the input was deleted")
         columns = _every_column(_open(backends, spec, key), spec)
         table = _open(backends, spec, key)
     except (StoredObjectMissing, BrokenTable):
-        return None
-    return InputTable(columns, table.schema, (row for _, row in table.rows if not isinstance(row, LineFault)))
+        return InputTable((), RESULT_COLUMNS, None, repeat({}))
+    return InputTable(
+        tuple(columns)[:MAX_COLUMNS] if spec.format is RowsFormat.JSONL else tuple(columns),
+        tuple(_free_name(name, columns) for name in RESULT_COLUMNS),
+        table.schema,
+        (row for _, row in table.rows if not isinstance(row, LineFault)),
+    )
 
 
 def _open(backends: Backends, spec: RowsSpec, key: str) -> RowTable:
@@ -69,21 +79,32 @@ def _open(backends: Backends, spec: RowsSpec, key: str) -> RowTable:
     return open_table(backends.storage, key, spec.format, blocks, limit_bytes, lambda _: None)
 
 
-def _every_column(table: RowTable, spec: RowsSpec) -> tuple[str, ...]:
-    """Each JSON line may have columns of its own: all of them are looked at."""
-    if spec.format is not RowsFormat.JSONL:
-        return table.columns
-    names: dict[str, None] = {}
-    for _, row in table.rows:
-        if not isinstance(row, LineFault):
-            names.update(dict.fromkeys(row))
-    return tuple(names)
+def _every_column(table: RowTable, spec: RowsSpec) -> dict[str, None]:
+    """The columns in order. Each JSON line may have some of its own: all lines are looked at.
+
+    Above `MAX_COLUMNS`, only those that are called as ours may be.
+    """
+    names = dict.fromkeys(table.columns)
+    if spec.format is RowsFormat.JSONL:
+        for _, row in table.rows:
+            if not isinstance(row, LineFault) and not row.keys() <= names.keys():
+                names.update(
+                    dict.fromkeys(
+                        name for name in row if len(names) < MAX_COLUMNS or name.endswith(RESULT_COLUMNS)
+                    )
+                )
+    return names
+
+
+def _free_name(name: str, taken: Container[str]) -> str:
+    while name in taken:
+        name = PREFIX + name
+    return name
 
 
 def our_columns(table: InputTable | None) -> tuple[str, ...]:
     """The names of our columns beside those of the input."""
-    taken = frozenset() if table is None else frozenset(table.columns)
-    return tuple(PREFIX + name if name in taken else name for name in RESULT_COLUMNS)
+    return RESULT_COLUMNS if table is None else table.ours
 
 
 def joined(results: Iterator[StoredResult], table: InputTable | None) -> Iterator[tuple[Row, StoredResult]]:

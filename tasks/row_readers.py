@@ -226,8 +226,9 @@ def _open_parquet(storage: Storage, key: str, read: Callable[[int], None]) -> Ro
 
     size = storage.size(key)
     try:
-        # A buffer, because else whole columns of a row group are read at once.
-        file = pq.ParquetFile(pa.PythonFile(storage.reader(key), mode="r"), buffer_size=BUFFER_BYTES)
+        source = pa.PythonFile(storage.reader(key), mode="r")
+        # Otherwise whole columns of a row group, which may be the whole file, are read at once.
+        file = pq.ParquetFile(source, buffer_size=BUFFER_BYTES, pre_buffer=False)
         schema = _schema_of_python(file.schema_arrow)
     except (pa.ArrowException, OSError) as error:
         message = f"The file is no Parquet file: {error}."
@@ -258,7 +259,7 @@ def _parquet_rows(
     number = 0
     bytes_per_row = size_bytes / max(1, file.metadata.num_rows)
     try:
-        for batch in file.iter_batches(batch_size=BATCH_ROWS):
+        for batch in file.iter_batches(batch_size=BATCH_ROWS, use_threads=False):
             if batch.schema != schema:
                 batch = batch.cast(schema, safe=False)
             yield from _python_rows(batch, number)

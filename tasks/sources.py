@@ -23,8 +23,9 @@ from tasks.validation import Validator, ValidLine, custom_id_fault, output_limit
 Read = Callable[[int], None]
 """Called with the number of bytes, each time some were read."""
 
-Item = tuple[int, int, ValidLine | list[LineFault]]
-"""Line number from 1, index from 0, and the request there or what is wrong with it."""
+Item = tuple[int, int | None, ValidLine | list[LineFault]]
+"""Line number from 1, the request's index, and the request there or what is wrong with it. The index is null
+where it is the number of good requests before it; only a rerun has gaps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,12 +103,7 @@ class _RequestLines:
 
     def items(self) -> Iterator[Item]:
         check = self._validator.check
-        index = 0
-        for number, line in self._lines:
-            request = check(number, line)
-            yield number, index, request
-            if not isinstance(request, list):
-                index += 1
+        return ((number, None, check(number, line)) for number, line in self._lines)
 
 
 class _Rows:
@@ -137,19 +133,15 @@ class _Rows:
                 self._backends.storage, given.storage_key, spec.format, blocks, self._longest, self._read
             )
         except BrokenTable as broken:
-            yield broken.fault.line or 1, 0, [broken.fault]
+            yield broken.fault.line or 1, None, [broken.fault]
             return
         self.columns = table.columns
         if spec.format is not RowsFormat.JSONL and (missing := self._missing(table.columns, 1)):
             # The same for every row.
-            yield 1, 0, missing
+            yield 1, None, missing
             return
-        index = 0
-        for number, row in table.rows:
-            request = [row] if isinstance(row, LineFault) else self._request(number, index, row)
-            yield number, index, request
-            if not isinstance(request, list):
-                index += 1
+        for place, (number, row) in enumerate(table.rows, start=1):
+            yield number, None, [row] if isinstance(row, LineFault) else self._request(number, place, row)
 
     def _missing(self, columns: tuple[str, ...], number: int) -> list[LineFault]:
         named = dict.fromkeys(self._template.missing(columns), "template")
@@ -163,13 +155,13 @@ class _Rows:
             for column, param in named.items()
         ]
 
-    def _request(self, number: int, index: int, row: dict[str, Any]) -> ValidLine | list[LineFault]:
+    def _request(self, number: int, place: int, row: dict[str, Any]) -> ValidLine | list[LineFault]:
         spec = self._spec
         if spec.format is RowsFormat.PARQUET:
             row = plain(row)
         elif spec.format is RowsFormat.JSONL and not self._needed <= row.keys():
             return self._missing(tuple(row), number)
-        custom_id = f"row-{index + 1}" if spec.id_column is None else text_of(row[spec.id_column])
+        custom_id = f"row-{place}" if spec.id_column is None else text_of(row[spec.id_column])
         if message := custom_id_fault(custom_id):
             return [LineFault("invalid_custom_id", message, number, spec.id_column)]
         try:

@@ -1,10 +1,11 @@
 """Object storage: uploaded and planned files, on a local folder, S3 or anything else that obstore reaches."""
 
 import hashlib
+import io
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlparse
 
 import obstore
@@ -13,6 +14,9 @@ from obstore.store import LocalStore, ObjectStore, from_url
 
 from config.settings import Settings
 from tasks.errors import MachineError
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 READ_BYTES = 2 << 20
 """Size of one read of a stream: worth a round trip, and small enough to stay flat."""
@@ -81,14 +85,13 @@ class Storage:
         for offset in range(0, size, READ_BYTES):
             yield self.read_range(key, offset, min(READ_BYTES, size - offset))
 
-    def reader(self, key: str) -> "obstore.ReadableFile":
+    def reader(self, key: str) -> io.RawIOBase:
         """The object as a file that can be read at any place, for formats that need to.
 
         Raises:
             StoredObjectMissing: there is no such object.
         """
-        with _missing_as_ours(key):
-            return obstore.open_reader(self._store, key, buffer_size=READ_BYTES)
+        return _StoredFile(self, key)
 
     def size(self, key: str) -> int:
         """The object's size in bytes.
@@ -112,6 +115,39 @@ class Storage:
         """Remove an object; one that is not there is fine."""
         with suppress(NotFoundError, FileNotFoundError):
             obstore.delete(self._store, key)
+
+
+class _StoredFile(io.RawIOBase):
+    """An object of which each read is one range; obstore's own file is none to Python's libraries."""
+
+    def __init__(self, storage: Storage, key: str) -> None:
+        self._storage = storage
+        self._key = key
+        self._size = storage.size(key)
+        self._place = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
+        self._place = max(0, start + offset)
+        return self._place
+
+    def tell(self) -> int:
+        return self._place
+
+    def readinto(self, buffer: "WriteableBuffer", /) -> int:
+        into = memoryview(buffer)
+        length = min(len(into), self._size - self._place)
+        if length <= 0:
+            return 0
+        into[:length] = self._storage.read_range(self._key, self._place, length)
+        self._place += length
+        return length
 
 
 def _split_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str | bool] | None]:

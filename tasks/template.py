@@ -184,8 +184,7 @@ class _Columns:
             return
         asked_for = _asked_for(node)
         for child in node.iter_child_nodes():
-            is_optional = optional or child is asked_for
-            self.visit(child, depth=depth + 1, filters=filters, optional=is_optional)
+            self.visit(child, depth=depth + 1, filters=filters, optional=child is asked_for)
 
     def _check_filter(self, node: nodes.Filter, filters: int) -> None:
         spec = FILTERS.get(node.name)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import IO, Any, Self, TypeVar
 
 import httpx
 
@@ -90,7 +90,7 @@ class Client:
 
         def send() -> Any:
             with file.open("rb") as opened:
-                parts = {
+                parts: dict[str, tuple[str | None, IO[bytes] | str, str]] = {
                     "job": (None, json.dumps(options), "application/json"),
                     "file": (file.name, opened, "application/octet-stream"),
                 }

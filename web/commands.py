@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from tasks.durations import human_duration
 from tasks.errors import UserError
@@ -23,6 +22,10 @@ EXIT_OK = 0
 EXIT_FAULTS = 1
 SHOWN_CHARACTERS = 300
 SHOWN_FAULTS = 20
+ID_CHARACTERS = 30
+JOB_COLUMNS = ("status", "model", "done", "failed", "left", "created", "file")
+PIPED_CHARACTERS = 200
+"""Width of a list that no person looks at: nothing is folded."""
 FORMATS = {".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 
 
@@ -80,7 +83,8 @@ def _show_faults(report: dict[str, Any]) -> None:
     for fault in report["errors"][:SHOWN_FAULTS]:
         table.add_row(str(fault["line"] or ""), fault["code"], escape(printable(fault["message"])))
     Console().print(table)
-    _print(f"{report['error_count']:,} faults. Nothing was started.")
+    count = report["error_count"]
+    _print(f"{count:,} {'fault' if count == 1 else 'faults'}. Nothing was started.")
 
 
 def list_jobs(client: Client, query: dict[str, Any], *, as_json: bool) -> None:
@@ -89,7 +93,7 @@ def list_jobs(client: Client, query: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         _print_json(page)
         return
-    table = Table("job", "status", "model", "done", "failed", "left", "created", "file")
+    table = Table(Column("job", no_wrap=True, min_width=ID_CHARACTERS), *JOB_COLUMNS, box=None)
     for job in page["data"]:
         counts, left, file = job["counts"], job["seconds_left"], job["input_file"]
         cells = (
@@ -103,7 +107,10 @@ def list_jobs(client: Client, query: dict[str, Any], *, as_json: bool) -> None:
             file["filename"] if file else "",
         )
         table.add_row(*(escape(printable(cell)) for cell in cells))
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, PIPED_CHARACTERS)
+    console.print(table)
 
 
 def watch_job(client: Client, job_id: str, *, as_json: bool) -> int:
@@ -180,7 +187,9 @@ def _to_standard_output(blocks: Iterator[bytes], complete: bool) -> None:
 
 
 def _path(job_id: str) -> str:
-    return f"/api/jobs/{quote(job_id, safe='')}"
+    if not job_id.isidentifier():
+        raise UserError(f"No such job: {job_id!r}.")
+    return f"/api/jobs/{job_id}"
 
 
 def _print(text: str) -> None:

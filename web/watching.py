@@ -7,7 +7,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tasks.durations import human_duration
-from tasks.tables import FINAL_STATUSES, JobStatus
 from web.client import Client, ServerAway
 from web.terminal import printable
 
@@ -28,9 +27,9 @@ SHOWN_FAULTS = 20
 
 def exit_status(job: dict[str, Any]) -> int:
     """How a command that waited for this job ends."""
-    if job["status"] not in FINAL_STATUSES:
+    if job["ended_at"] is None:
         return EXIT_INTERRUPTED
-    if job["status"] != JobStatus.COMPLETED:
+    if job["status"] != "completed":
         return EXIT_NOT_COMPLETED
     return EXIT_SOME_FAILED if job["counts"]["failed"] else EXIT_ALL_SUCCEEDED
 
@@ -52,10 +51,10 @@ def watch_to_end(client: Client, path: str, console: Console) -> dict[str, Any]:
         disable=not console.is_terminal,
     )
     task = bar.add_task(job["status"], total=1, figures="")
-    pause_s, said_at, seen_at = FIRST_POLL_S, time.monotonic(), time.monotonic()
+    pause_s, said_at, seen_at = FIRST_POLL_S, float("-inf"), time.monotonic()
     try:
         with bar:
-            while job["status"] not in FINAL_STATUSES:
+            while job["ended_at"] is None:
                 share, figures = _figures(job)
                 bar.update(task, description=job["status"], completed=share, figures=figures)
                 if not console.is_terminal and time.monotonic() - said_at >= LINE_PERIOD_S:
@@ -79,7 +78,7 @@ def watch_to_end(client: Client, path: str, console: Console) -> dict[str, Any]:
 
 def _figures(job: dict[str, Any]) -> tuple[float, str]:
     """The share that is done, and the figures beside the bar."""
-    if job["status"] == JobStatus.VALIDATING:
+    if job["status"] == "validating":
         return job["read_share"], f"{job['read_share']:4.0%} of the input"
     counts = job["counts"]
     parts = [f"{counts['completed'] + counts['failed']:,}/{counts['total']:,}"]

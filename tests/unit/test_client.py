@@ -1,13 +1,17 @@
 """The command line's client: what it repeats, and how it says what went wrong."""
 
 from collections.abc import Callable, Iterator
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from rich.console import Console
 
 from tasks.errors import UserError
 from web.client import Client, ServerAway
+from web.watching import exit_status, watch_to_end
 
 Handler = Callable[[httpx.Request], httpx.Response]
 
@@ -44,6 +48,7 @@ def good(_: httpx.Request) -> httpx.Response:
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("web.client.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("web.watching.FIRST_POLL_S", 0.001)
 
 
 @pytest.mark.parametrize("away", [refused, cut, said(503, message="busy"), said(429, message="slowly")])
@@ -145,3 +150,66 @@ def test_a_download_says_whether_the_job_still_runs() -> None:
     headers = {"X-Gristmill-Complete": "false"}
     client, _ = client_of(lambda _: httpx.Response(200, content=b"one\n", headers=headers))
     assert client.save("/x", {}, lambda blocks, complete: (b"".join(blocks), complete)) == (b"one\n", False)
+
+
+def job(status: str, *, failed: int = 0, ended: bool = True) -> dict[str, Any]:
+    """A job of two requests, with what a watcher looks at."""
+    return {
+        "id": "batch_1",
+        "status": status,
+        "ended_at": "2026-01-01T00:00:00Z" if ended else None,
+        "progress": 0.5,
+        "read_share": 1.0,
+        "counts": {"total": 2, "completed": 2 - failed, "failed": failed},
+        "requests_per_s": 1.0,
+        "tokens_per_s": 20.0,
+        "seconds_left": 3.0,
+        "usage": {"total_tokens": 40},
+        "failures": {"400": failed} if failed else {},
+        "errors": [],
+    }
+
+
+def shown(**fields: Any) -> Handler:
+    return lambda _: httpx.Response(200, json=job(**fields))
+
+
+def test_watching_outlasts_a_server_that_is_away_for_longer_than_one_call_waits() -> None:
+    running, done = shown(status="in_progress", ended=False), shown(status="completed")
+    client, calls = client_of(running, *[refused] * 5, running, done, patience_s=0.0)
+    console = Console(file=StringIO(), width=200)
+    assert watch_to_end(client, "/api/jobs/batch_1", console)["status"] == "completed"
+    assert len(calls) == 8
+
+
+def test_watching_gives_up_a_server_that_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("web.watching.AWAY_S", 0.0)
+    client, _ = client_of(shown(status="in_progress", ended=False), refused, patience_s=0.0)
+    with pytest.raises(ServerAway):
+        watch_to_end(client, "/api/jobs/batch_1", Console(file=StringIO()))
+
+
+def test_what_a_watcher_shows_cannot_move_the_cursor() -> None:
+    ended = job("failed") | {
+        "errors": [{"line": 1, "code": "x", "message": "\x1b[2J[red]gone", "param": None}]
+    }
+    client, _ = client_of(lambda _: httpx.Response(200, json=ended))
+    screen = StringIO()
+    watch_to_end(client, "/api/jobs/batch_1", Console(file=screen, force_terminal=False))
+    assert "line 1: \ufffd[2J[red]gone" in screen.getvalue()
+    assert "\x1b" not in screen.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("seen", "status"),
+    [
+        (job("completed"), 0),
+        (job("completed", failed=1), 1),
+        (job("failed"), 2),
+        (job("expired", failed=1), 2),
+        (job("cancelled"), 2),
+        (job("in_progress", ended=False), 130),
+    ],
+)
+def test_the_exit_status_says_how_the_job_ended(seen: dict[str, Any], status: int) -> None:
+    assert exit_status(seen) == status

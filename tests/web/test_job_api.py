@@ -141,7 +141,7 @@ def test_a_wrong_query_names_its_parameter(http: FlaskClient, auth: Auth, query:
 def test_unknown_jobs_and_those_of_others_are_the_same_404(
     http: FlaskClient, auth: Auth, sqlite_backends: Backends, method: str, path: str
 ) -> None:
-    body = {"json": {"priority": "bulk"}} if method == "PATCH" else {}
+    body: dict[str, Any] = {"json": {"priority": "bulk"}} if method == "PATCH" else {}
     theirs = started_job(sqlite_backends, 1)
     change_job(sqlite_backends, theirs, tenant="other")
     for job_id in (theirs, UNKNOWN):

@@ -42,7 +42,7 @@ def test_a_new_key_works_shows_its_secret_once_and_ends_when_it_is_revoked(
 def test_only_administrators_see_and_change_keys(
     http: FlaskClient, auth: Auth, role: Role, method: str, path: str
 ) -> None:
-    body = {"json": {"name": "x"}} if method == "POST" else {}
+    body: dict[str, Any] = {"json": {"name": "x"}} if method == "POST" else {}
     refusal = http.open(f"/api/keys{path}", method=method, headers=auth(role), **body)
     assert (refusal.status_code, refusal.get_json()["error"]["code"]) == (403, "insufficient_role")
 
@@ -76,7 +76,7 @@ def test_the_fleet_shows_live_workers_and_what_waits(
 ) -> None:
     put_on_runway(sqlite_backends, started_job(sqlite_backends, 5))
     with sqlite_backends.database.write() as session:
-        rows = [
+        rows: list[dict[str, Any]] = [
             {"id": "w1", "heartbeat_ms": now_ms(), "started_ms": now_ms()},
             {"id": "gone", "heartbeat_ms": 1, "started_ms": 1},
         ]

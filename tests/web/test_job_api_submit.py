@@ -173,6 +173,8 @@ REFUSED: list[tuple[dict[str, Any], int, str | None]] = [
     ({"prompts": ["x"], "window": "soon"}, 400, "window"),
     ({"prompts": ["x"], "window": "24h", "deadline": "2099-01-01T00:00:00Z"}, 400, None),
     ({"prompts": ["x"], "deadline": "2099-01-01"}, 400, "deadline"),
+    ({"prompts": ["x"], "deadline": "9999-12-31T23:59:59-12:00"}, 400, "deadline"),
+    ({"prompts": ["x"], "format": "csv"}, 400, None),
     ({"prompts": ["x"], "metadata": {"k" * 65: "v"}}, 400, f"metadata.{'k' * 65}.[key]"),
     ({"prompts": ["x"], "metadata": {"k": "v" * 513}}, 400, "metadata.k"),
     ({"prompts": ["x"], "metadata": {str(n): "" for n in range(17)}}, 400, "metadata"),

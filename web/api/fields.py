@@ -1,14 +1,18 @@
 """Field types that several bodies and queries share, each with its rule."""
 
 import math
+from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, StringConstraints
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, StringConstraints
 
 from tasks.durations import parse_duration
 
 MAX_INTEGER = 2**63 - 1
 """The largest number that databases and encoders take."""
+
+LAST_YEAR = 9000
+"""Moments after it, moved to another time zone, may be beyond what a calendar has."""
 
 TEN_YEARS_S = 10 * 365 * 86_400
 
@@ -52,11 +56,20 @@ def _storable(value: Any) -> Any:
     return value
 
 
+def _showable(at: datetime) -> datetime:
+    if at.year > LAST_YEAR:
+        raise ValueError(f"must not be after the year {LAST_YEAR}")
+    return at
+
+
 Text = Annotated[str, AfterValidator(_without_nul)]
 """Text that a database can hold."""
 
 Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,5}[smhd]$"), AfterValidator(_duration)]
 """A number and a unit: `90s`, `30m`, `24h`, `7d`."""
+
+Moment = Annotated[AwareDatetime, AfterValidator(_showable)]
+"""ISO 8601 with a time zone."""
 
 JsonObject = Annotated[dict[str, JsonValue], AfterValidator(_storable)]
 

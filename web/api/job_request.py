@@ -5,14 +5,14 @@ import json
 from datetime import datetime
 from typing import Annotated, Any, Self
 
-from pydantic import AwareDatetime, Field, model_validator
+from pydantic import Field, model_validator
 
 from tasks.durations import parse_duration
 from tasks.errors import UserError
 from tasks.rows import PROMPT_COLUMN, RowsFormat, RowsSpec, format_of
 from tasks.submission import JobRequest
 from tasks.tables import JobKind, Lane
-from web.api.fields import Asked, Duration, ExpirySeconds, JsonObject, Metadata, Text
+from web.api.fields import Asked, Duration, ExpirySeconds, JsonObject, Metadata, Moment, Text
 
 CHAT = "/v1/chat/completions"
 RESPONSES = "/v1/responses"
@@ -45,7 +45,7 @@ class JobOptions(Asked):
     priority: Lane = Lane.NORMAL
     window: Duration | None = None
     """Time until the job expires, such as `24h`."""
-    deadline: AwareDatetime | None = None
+    deadline: Moment | None = None
     """When the job expires, instead of a window: ISO 8601 with a time zone."""
     metadata: Metadata | None = None
     output_expires_s: ExpirySeconds | None = None
@@ -67,6 +67,12 @@ class JobAsked(JobOptions):
     """The prompts themselves. A template may go around each as `{{ prompt }}`."""
     input_file_id: Text | None = None
     """A file of `/v1/files`: rows if a template is given, request lines otherwise."""
+
+    @model_validator(mode="after")
+    def _prompts_have_no_format(self) -> Self:
+        if self.prompts is not None and self.format is not None:
+            raise ValueError("'format' is for files; 'prompts' have none")
+        return self
 
     @model_validator(mode="after")
     def _has_one_input(self) -> Self:
@@ -124,9 +130,9 @@ def _rows_spec(options: JobOptions, filename: str, *, pasted: bool) -> RowsSpec 
 def _body(options: JobOptions) -> dict[str, Any]:
     """What is the same in the body of every request."""
     body: dict[str, Any] = dict(options.settings)
-    chosen = options.response_format
+    chosen: dict[str, Any] | None = options.response_format
     if options.json_schema is not None:
-        named = {"name": SCHEMA_NAME, "schema": options.json_schema}
+        named: dict[str, Any] = {"name": SCHEMA_NAME, "schema": options.json_schema}
         if options.endpoint == RESPONSES:
             chosen = {"type": "json_schema", **named}
         else:

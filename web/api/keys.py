@@ -1,6 +1,7 @@
 """`/api/key` and `/api/keys`: who is calling, and who may."""
 
 from datetime import datetime
+from typing import Any
 
 from flask import Response
 from flask_openapi import APIBlueprint, Tag
@@ -106,7 +107,7 @@ def revoke(path: KeyPath) -> Response:
     return answer(KeyView(**_fields(revoke_key(backends().database, path.key_id))))
 
 
-def _fields(key: Key) -> dict[str, object]:
+def _fields(key: Key) -> dict[str, Any]:
     return {
         "id": key.id,
         "name": key.name,
