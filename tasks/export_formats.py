@@ -88,7 +88,9 @@ def parquet_blocks(rows: Joined, table: InputTable | None) -> Iterator[bytes]:
         fields.append(pa.field(name, pa.int64() if kind in NUMBERS else pa.string()))
     schema = pa.schema(fields)
     sink = _Blocks()
-    with pq.ParquetWriter(pa.PythonFile(sink, mode="w"), schema, compression="zstd") as writer:
+    file = pa.PythonFile(sink, mode="w")
+    # Statistics hold whole values, and stay in memory for every row group until the end.
+    with pq.ParquetWriter(file, schema, compression="zstd", write_statistics=False) as writer:
         for group in _row_groups(rows, table, names):
             writer.write_table(pa.Table.from_pylist(group, schema=schema))
             yield sink.take()

@@ -33,6 +33,8 @@ NUMBERS = frozenset({"status_code", "input_tokens", "output_tokens", "duration_m
 PREFIX = "gristmill_"
 """Set before a column of ours that the input has too."""
 
+_LIKE_OURS = frozenset(RESULT_COLUMNS) | {PREFIX + name for name in RESULT_COLUMNS}
+
 MAX_COLUMNS = 1_000
 """Columns of JSON lines that tables of results have: each line may bring new ones."""
 
@@ -82,17 +84,14 @@ def _open(backends: Backends, spec: RowsSpec, key: str) -> RowTable:
 def _every_column(table: RowTable, spec: RowsSpec) -> dict[str, None]:
     """The columns in order. Each JSON line may have some of its own: all lines are looked at.
 
-    Above `MAX_COLUMNS`, only those that are called as ours may be.
+    Above `MAX_COLUMNS`, only those whose names ours could have.
     """
     names = dict.fromkeys(table.columns)
     if spec.format is RowsFormat.JSONL:
         for _, row in table.rows:
             if not isinstance(row, LineFault) and not row.keys() <= names.keys():
-                names.update(
-                    dict.fromkeys(
-                        name for name in row if len(names) < MAX_COLUMNS or name.endswith(RESULT_COLUMNS)
-                    )
-                )
+                has_room = len(names) < MAX_COLUMNS
+                names.update(dict.fromkeys(name for name in row if has_room or name in _LIKE_OURS))
     return names
 
 

@@ -289,6 +289,8 @@ def mark_delivered(database: Database, job_id: str) -> None:
 
 
 def own_file(database: Database, file_id: str, job_id: str) -> None:
-    """Tie an input that was made together with a job to it: it is deleted with the job."""
+    """Tie an input that was made together with a job to it: it is kept, and deleted, with the job."""
     with database.write() as session:
-        session.execute(update(File).where(File.id == file_id).values(job_id=job_id))
+        session.execute(
+            update(File).where(File.id == file_id).values(job_id=job_id, expires_ms=None, deleted_ms=None)
+        )

@@ -4,8 +4,6 @@ from datetime import timedelta
 from secrets import token_hex
 
 from flask import Response, g, request
-from flask_limiter import Limiter
-from flask_limiter.util import get_remote_address
 from flask_openapi import Info, OpenAPI
 from flask_wtf.csrf import CSRFProtect
 from werkzeug.middleware.proxy_fix import ProxyFix
@@ -18,7 +16,9 @@ from tasks.keys import secret_key
 from web.api.routes import register_job_api
 from web.auth import DOCS_PATH, guard, is_api_path, public
 from web.errors import register_errors, validation_answer
+from web.limits import limiter
 from web.openai.routes import register_openai_api
+from web.pages.routes import register_pages
 
 SESSION_LIFETIME = timedelta(days=7)
 FORM_MEMORY_BYTES = 16 << 20
@@ -34,7 +34,6 @@ DOCS_POLICY = (
 """The page that shows the API's description brings inline script; it shows nothing of any user."""
 
 csrf = CSRFProtect()
-limiter = Limiter(get_remote_address, headers_enabled=True, in_memory_fallback_enabled=True)
 
 
 def create_app(settings: Settings | None = None) -> OpenAPI:
@@ -79,6 +78,7 @@ def create_app(settings: Settings | None = None) -> OpenAPI:
 def _register_routes(app: OpenAPI) -> None:
     register_job_api(app)
     register_openai_api(app)
+    register_pages(app)
 
     @app.get("/healthz", doc_ui=False)
     @public
@@ -91,7 +91,8 @@ def _protect_forms(app: OpenAPI) -> None:
 
     @app.before_request
     def check_token() -> None:
-        if not is_api_path(request.path):
+        view = app.view_functions.get(request.endpoint or "")
+        if not is_api_path(request.path) and not getattr(view, "checks_token", False):
             csrf.protect()
 
 

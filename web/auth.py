@@ -44,6 +44,12 @@ def needs(role: Role) -> Callable[[_View], _View]:
     return mark
 
 
+def checks_token(view: _View) -> _View:
+    """Mark a view whose form is read as a stream: it checks the form's token itself."""
+    view.checks_token = True  # type: ignore[attr-defined]
+    return view
+
+
 def caller() -> Caller:
     """The caller of the present request; only in views that need a key."""
     found: Caller = g.caller

@@ -1,0 +1,102 @@
+"""`/`: hand over prompts or a file, look at what it would become, and start it."""
+
+from typing import Any
+
+from flask import Blueprint, Response, redirect, render_template, request, url_for
+from flask.typing import ResponseReturnValue
+from pydantic import ValidationError
+
+from tasks.check import CheckReport, check_input
+from tasks.errors import UserError
+from tasks.rows import ROWS_ENDPOINTS
+from tasks.submission import create_job, own_file
+from tasks.system import announce
+from tasks.tables import File, Lane, Role
+from web.auth import backends, caller, checks_token, needs
+from web.errors import status_of
+from web.pages.submission_form import FormFault, Submitted, received_fields, submitted
+
+pages = Blueprint("submit_page", __name__)
+
+
+@pages.get("/")
+@needs(Role.READ)
+def form() -> ResponseReturnValue:
+    """The empty form; with `?template=` and its kind, filled in."""
+    return _page(dict(request.args))
+
+
+@pages.post("/")
+@checks_token
+def send() -> ResponseReturnValue:
+    """Preview, or start the job."""
+    with received_fields() as (fields, file):
+        action = fields.pop("action", "preview")
+    try:
+        given = submitted(fields, file)
+        return _start(given) if action == "submit" else _preview(given)
+    except FormFault as fault:
+        return _page(fault.fields, fault=fault.fault)
+
+
+def _start(given: Submitted) -> ResponseReturnValue:
+    try:
+        job = create_job(backends(), given.request)
+    except UserError as error:
+        raise FormFault({**given.fields, "input_file_id": given.file.id}, error) from error
+    # Kept as long as the job, whose results are joined to it.
+    own_file(backends().database, given.file.id, job.id)
+    announce(job.id)
+    return redirect(url_for("job_pages.show", job_id=job.id))
+
+
+def _preview(given: Submitted) -> ResponseReturnValue:
+    fields = {**given.fields}
+    if given.file.filename != "prompts.jsonl" or not fields.get("prompts"):
+        fields["input_file_id"] = given.file.id
+    try:
+        report = check_input(backends(), given.request)
+    except UserError as error:
+        raise FormFault(fields, error) from error
+    return _page(fields, report=report, file=given.file)
+
+
+def _page(
+    fields: dict[str, str],
+    *,
+    report: CheckReport | None = None,
+    fault: Exception | None = None,
+    file: File | None = None,
+) -> ResponseReturnValue:
+    settings = backends().settings
+    page = render_template(
+        "submit.html",
+        fields=fields,
+        report=report,
+        faults=_messages(fault),
+        file=file,
+        models=list(settings.catalogue),
+        default_model=settings.default_model,
+        endpoints=ROWS_ENDPOINTS,
+        lanes=list(Lane),
+        may_submit=caller().role.rank >= Role.SUBMIT.rank,
+    )
+    return Response(page, status=_status(fault))
+
+
+def _messages(fault: Exception | None) -> list[tuple[str | None, str]]:
+    """Each field at fault with what is wrong."""
+    if isinstance(fault, ValidationError):
+        return [
+            (".".join(str(part) for part in found["loc"]) or None, found["msg"])
+            for found in fault.errors(include_url=False, include_input=False, include_context=False)
+        ]
+    if isinstance(fault, UserError):
+        return [(fault.param, fault.message)]
+    return [] if fault is None else [(None, str(fault))]
+
+
+def _status(fault: Any) -> int:
+    if fault is None:
+        return 200
+    return status_of(fault) if isinstance(fault, UserError) else 400
