@@ -16,6 +16,7 @@ PIP := .venv/bin/python -m pip -qq --disable-pip-version-check
 # Stamps: written last, so that an install that was broken off starts again.
 ENGINE := .venv/.installed-$(HARDWARE)
 TOOLS := .venv/.installed-dev
+BROWSER := .venv/.found-browser
 
 help: ## Show this list
 	@echo "make TARGET, where TARGET is one of:"
@@ -28,7 +29,7 @@ run: $(ENGINE) ## Run the requests of FILE (an example if not named) on MODEL, r
 up: $(ENGINE) ## Start everything on this machine: pages, APIs, workers, an engine (MODEL), Flower
 	@.venv/bin/gristmill up $(if $(MODEL),-m '$(MODEL)')
 
-test: lint ## Run all checks and tests; PYTEST_ARGS='...' chooses others
+test: lint $(BROWSER) ## Run all checks and tests; PYTEST_ARGS='...' chooses others
 	@HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 .venv/bin/python -m pytest $(PYTEST_ARGS)
 
 lint: $(TOOLS) ## Check style and types
@@ -70,6 +71,17 @@ $(TOOLS): pyproject.toml $(ENGINE)
 	@echo "Installing the tools for checks and tests into .venv: about a minute, once."
 	@$(PIP) install -e '.[dev]'
 	@touch $(TOOLS)
+
+# The tests of the pages need a Chromium: one that is here, else the system's, else Playwright's own.
+$(BROWSER): $(TOOLS)
+	@for name in chromium chromium-browser google-chrome google-chrome-stable; do \
+	  command -v $$name >/dev/null 2>&1 && exec touch $(BROWSER); done; \
+	echo "Getting Chromium for the tests of the pages: about a minute, once."; \
+	as_root=; test "$$(id -u)" = 0 || as_root="sudo -n"; \
+	{ $$as_root apt-get install -yq chromium || { $$as_root apt-get update -q && $$as_root apt-get install -yq chromium; } || \
+	  .venv/bin/playwright install --with-deps chromium || .venv/bin/playwright install chromium; } >.venv/browser.log 2>&1 || { \
+	  tail -n 5 .venv/browser.log; echo "No Chromium: install one, then this again. .venv/browser.log has all."; exit 1; }; \
+	touch $(BROWSER)
 
 install-gpu = $(PIP) install -e '.[gpu]'
 

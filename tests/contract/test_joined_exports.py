@@ -187,8 +187,9 @@ def test_exports_come_in_blocks_of_bounded_size(
     job = rows_job(sqlite_backends, content.encode())
     run_chunk(sqlite_backends, job.id, text=noise)
     blocks = list(open_export(sqlite_backends, job, kind).blocks)
-    assert len(blocks) > 4
-    assert max(map(len, blocks)) < 20_000
+    assert sum(map(len, blocks)) > 100_000
+    # The last one of Parquet describes all row groups.
+    assert max(map(len, blocks)) < 40_000
     assert len(downloaded(sqlite_backends, job, kind)) == 40
 
 

@@ -1,6 +1,8 @@
 """Prompt templates: what they can say, and that they can do nothing else."""
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,6 +75,19 @@ def refused(source: str) -> str:
 )
 def test_a_row_fills_in_a_template(source: str, prompt: str) -> None:
     assert rendered(source) == prompt
+
+
+def test_the_template_in_the_documents_is_one() -> None:
+    page = (Path(__file__).parent.parent.parent / "docs" / "rows.md").read_text(encoding="utf-8")
+    (source,) = re.findall(r"^```jinja\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    template = PromptTemplate(source)
+    assert template.columns == {"product", "text"}
+    prompt = template.render({"product": "soup", "text": " cold ", "stars": "1"}, LONG)
+    assert prompt.endswith("Product: Soup\nThe customer is not happy.\nReview: cold\n")
+    documented = set(
+        re.findall(r"`(\w+)(?:\([^`]*\))?`", page.partition("Filters:")[2].partition("There are")[0])
+    )
+    assert documented == set(FILTERS)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from tasks.figures import Point
 
-WIDTH, HEIGHT = 720, 160
-LEFT, BOTTOM = 64, 24
+WIDTH, HEIGHT = 480, 170
+LEFT, BOTTOM = 56, 24
 """Room for the numbers at the axes."""
 
 

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from flask import Flask
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from tasks.durations import human_duration
 
@@ -42,7 +42,7 @@ def left(seconds: float | None) -> str:
 def ago(at: datetime | None, now: datetime | None = None) -> Markup:
     """How long ago, or in how long, as a `time` element with the exact moment."""
     if at is None:
-        return Markup(NOTHING)
+        return escape(NOTHING)
     seconds = ((now or datetime.now(UTC)) - at).total_seconds()
     text = "just now"
     for unit, name in _AGES:
