@@ -23,6 +23,9 @@ from tasks.validation import Validator, ValidLine, custom_id_fault, output_limit
 Read = Callable[[int], None]
 """Called with the number of bytes, each time some were read."""
 
+SIGN_OF_LIFE_ROWS = 100
+"""Rows after which `Read` is called: a long template makes minutes of work of one block of short rows."""
+
 Item = tuple[int, int | None, ValidLine | list[LineFault]]
 """Line number from 1, the request's index, and the request there or what is wrong with it. The index is null
 where it is the number of good requests before it; only a rerun has gaps."""
@@ -141,6 +144,8 @@ class _Rows:
             yield 1, None, missing
             return
         for place, (number, row) in enumerate(table.rows, start=1):
+            if place % SIGN_OF_LIFE_ROWS == 0:
+                self._read(0)
             yield number, None, [row] if isinstance(row, LineFault) else self._request(number, place, row)
 
     def _missing(self, columns: tuple[str, ...], number: int) -> list[LineFault]:

@@ -8,8 +8,10 @@ import pytest
 from tasks.backends import Backends
 from tasks.check import check_input
 from tasks.errors import UserError
+from tasks.jobs import get_job
 from tasks.prompts import prompt_text, requests_of
-from tasks.rows import RowsFormat, RowsSpec, prompts_as_rows
+from tasks.rows import RowsFormat, RowsSpec, format_of, prompts_as_rows
+from tasks.sources import input_of, open_source
 from tasks.submission import JobRequest, create_job, store_file
 from tasks.tables import JobKind
 from tests.row_samples import CSV_ROWS, asked, parquet_of, planned, rows_job, run_chunk, spec_of
@@ -63,6 +65,15 @@ def test_each_endpoint_gets_the_prompt_where_it_looks_for_it(
     assert request.custom_id == "row-1"
     assert json.loads(request.body) == {"model": "sim", **expected}
     assert prompt_text(request.body) == "Say: a"
+
+
+def test_the_claim_is_kept_alive_between_blocks(sqlite_backends: Backends) -> None:
+    job = create_job(sqlite_backends, asked(sqlite_backends, b"prose\n" + b"a\n" * 1_000, spec_of()))
+    read: list[int] = []
+    items = open_source(sqlite_backends, input_of(sqlite_backends.database, job.id), read.append).items()
+    assert sum(1 for _ in items) == 1_000
+    assert len(read) > 5, "the file is a single block"
+    assert sum(read) == 2_006
 
 
 def test_pasted_prompts_are_rows_too(sqlite_backends: Backends) -> None:
@@ -167,3 +178,30 @@ def test_requests_of_results_are_read_from_the_plan(backends: Backends) -> None:
 )
 def test_the_prompt_of_a_body_is_its_last_text(body: dict[str, Any], text: str | None) -> None:
     assert prompt_text(json.dumps(body).encode()) == text
+
+
+@pytest.mark.parametrize(
+    ("filename", "kind"),
+    [
+        ("a.csv", "csv"),
+        ("A.B.CSV", "csv"),
+        ("x.jsonl", "jsonl"),
+        ("x.ndjson", "jsonl"),
+        ("p.parquet", "parquet"),
+    ],
+)
+def test_the_name_of_a_file_says_its_format(filename: str, kind: str) -> None:
+    assert format_of(filename) is RowsFormat(kind)
+
+
+@pytest.mark.parametrize("filename", ["", "csv", ".csv", "x.xlsx", "x.json", "x.csv.gz"])
+def test_a_name_that_says_no_format_is_refused(filename: str) -> None:
+    with pytest.raises(UserError, match=r"\.csv, \.jsonl, \.parquet") as caught:
+        format_of(filename)
+    assert caught.value.param == "format"
+
+
+def test_a_spec_survives_the_database(backends: Backends) -> None:
+    spec = spec_of(system="s", id_column="id", body={"response_format": {"type": "json_object"}, "n": 1})
+    job = rows_job(backends, spec=spec)
+    assert RowsSpec.from_options(get_job(backends.database, job.id).options) == spec

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from obstore.exceptions import GenericError
 
 from tasks import row_readers
 from tasks.errors import LineFault
@@ -307,3 +308,27 @@ def parquet_bytes(count: int) -> bytes:
     file = io.BytesIO()
     pq.write_table(pa.table({"n": list(range(count))}), file)
     return file.getvalue()
+
+
+def test_storage_that_fails_is_no_fault_of_the_file(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage.put("table", [parquet_bytes(100_000)])
+    table = open_table(storage, "table", RowsFormat.PARQUET, (), MOST, lambda _: None)
+
+    def fails(*_: Any) -> bytes:
+        raise GenericError("the storage does not answer")
+
+    monkeypatch.setattr(Storage, "read_range", fails)
+    with pytest.raises(GenericError):
+        list(table.rows)
+    with pytest.raises(GenericError):
+        open_table(storage, "table", RowsFormat.PARQUET, (), MOST, lambda _: None)
+
+
+def test_a_table_that_vanishes_while_it_is_read_is_missed(storage: Storage) -> None:
+    storage.put("table", [parquet_bytes(100_000)])
+    table = open_table(storage, "table", RowsFormat.PARQUET, (), MOST, lambda _: None)
+    storage.delete("table")
+    with pytest.raises(StoredObjectMissing):
+        list(table.rows)
