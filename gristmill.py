@@ -147,10 +147,10 @@ def worker(model: str, devices: str | None) -> None:
 def system() -> None:
     """Validate, plan, dispatch and finish jobs, until stopped."""
     settings = _process_settings()
-    from tasks.database import Database
+    from workers.reachable import migrated
     from workers.system_worker import run_system_worker
 
-    Database(settings.resolved_database_url()).migrate()
+    migrated(settings).close()
     sys.exit(run_system_worker(settings))
 
 
@@ -158,10 +158,10 @@ def system() -> None:
 def web() -> None:
     """Serve the APIs and the pages, until stopped."""
     settings = _process_settings()
-    from tasks.database import Database
     from web.server import serve
+    from workers.reachable import migrated
 
-    Database(settings.resolved_database_url()).migrate()
+    migrated(settings).close()
     serve(settings)
 
 

@@ -1,5 +1,6 @@
 """The web server: gunicorn around the application, threads for clients that wait."""
 
+import sys
 from typing import Any
 
 from gunicorn.app.base import BaseApplication
@@ -11,6 +12,10 @@ GRACE_S = 10
 """Requests that still run when the server is told to stop get so long; streams are cut."""
 
 REQUEST_LINE_BYTES = 8190
+
+SWITCH_S = 0.0005
+"""How long a thread keeps the interpreter at most. Each step of a query gives it up, and with the usual 5 ms a
+short read would wait behind an upload at every one of them."""
 
 
 class _Server(BaseApplication):
@@ -39,6 +44,7 @@ class _Server(BaseApplication):
             self.cfg.set(name, value)
 
     def load(self) -> Any:
+        sys.setswitchinterval(SWITCH_S)
         # In each process after the fork: connections are not shared.
         return create_app(self._settings)
 

@@ -13,10 +13,14 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from config.settings import Settings
 from tasks.database import Database
+from tasks.errors import UserError
 from tasks.storage import open_storage
+from workers.data_folder import holder
 from workers.devices import detect_accelerator
 from workers.embedded_redis import RedisMissing, find_server, redis_version
 from workers.hub import why_unavailable
+from workers.reachable import free_port
+from workers.up_state import read_state
 
 LEAST_FREE_GIB = 5.0
 
@@ -45,6 +49,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
         "devices": _devices,
         "engine": _engine,
         "default model": _default_model,
+        "ports": _ports,
     }
     for name, check in checks.items():
         try:
@@ -136,3 +141,17 @@ def _default_model(settings: Settings) -> str:
     if reason := why_unavailable(settings.catalogue[name]):
         return f"{name} cannot be used ({reason}); the built-in 'tiny' stands in"
     return name
+
+
+def _ports(settings: Settings) -> str:
+    folder = settings.data_dir.absolute()
+    pid, state = holder(folder), read_state(folder)
+    if state is not None and state.pid == pid:
+        return f"in use by process {pid}, the `gristmill up` of this data folder"
+    ports = {"GRISTMILL_WEB_PORT": settings.web_port, "GRISTMILL_FLOWER_PORT": settings.flower_port}
+    try:
+        for setting, port in ports.items():
+            free_port(settings.web_host, port, setting)
+    except UserError as error:
+        raise _Unwell(str(error)) from error
+    return f"web server {settings.web_port}, Flower {settings.flower_port}: free"

@@ -44,6 +44,7 @@ class LocalMill:
         self._environment = environment
         self._redis: EmbeddedRedis | None = None
         self._done = -1
+        self._idle_deaths = 0
         self.parts: dict[str, Part] = {}
         """By a short name, in the order in which they were started."""
 
@@ -96,9 +97,13 @@ class LocalMill:
         if engine is not None:
             if done > self._done:
                 self._done = done
+                self._idle_deaths = 0
                 engine.forgive()
-            if engine.died and (engine.is_hopeless or engine.deaths >= MOST_RESTARTS):
-                raise EngineKeepsFailing(engine.child().last_lines(15))
+            if engine.died:
+                # Not the part's own count: that forgives an engine which loads for minutes, then dies.
+                self._idle_deaths += 1
+                if engine.is_hopeless or self._idle_deaths > MOST_RESTARTS:
+                    raise EngineKeepsFailing(engine.child().last_lines(15))
         self.tend()
 
     def tend(self) -> None:

@@ -10,11 +10,13 @@ from importlib.metadata import version
 from pathlib import Path
 
 import httpx
+import msgspec
 from rich.console import Console
 from rich.markup import escape
 
 from config.settings import Settings, load_settings
 from tasks.database import Database
+from tasks.errors import UserError
 from tasks.fleet import live_workers
 from tasks.keys import LOGIN_LINK_S, create_key, list_keys, login_token
 from tasks.tables import Key, Role
@@ -131,6 +133,12 @@ def _with_ports(settings: Settings, request: UpRequest, environment: dict[str, s
     web_port = free_port(host, wanted, "GRISTMILL_WEB_PORT or --port")
     changes: dict[str, object] = {"web_host": host, "web_port": web_port}
     if request.flower:
+        if web_port == settings.flower_port:
+            raise UserError(
+                f"port {web_port} is asked for twice, for the web server and for Flower: "
+                "change GRISTMILL_FLOWER_PORT or --port, or use --no-flower",
+                code="port_in_use",
+            )
         changes["flower_port"] = free_port(host, settings.flower_port, "GRISTMILL_FLOWER_PORT or --no-flower")
     environment |= {f"GRISTMILL_{name.upper()}": str(value) for name, value in changes.items()}
     return settings.model_copy(update=changes)
@@ -167,7 +175,10 @@ def _admin_key(database: Database) -> tuple[Key | None, str | None]:
     if not keys:
         new = create_key(database, tenant=TENANT, name="first key", role=Role.ADMIN)
         return new.key, new.secret
-    valid = (key for key in keys if key.revoked_ms is None and key.role == Role.ADMIN)
+    # Newest first.
+    valid = (
+        key for key in keys if key.revoked_ms is None and key.role == Role.ADMIN and key.tenant == TENANT
+    )
     return next(valid, None), None
 
 
@@ -198,11 +209,20 @@ def _introduce(
         console.print("\nThe first key, role admin. It is shown this once:", highlight=False)
         console.print(f"  [bold]{secret}[/bold]", highlight=False, soft_wrap=True)
     if key is None:
-        console.print("\nNo admin key is valid: make one with `gristmill keys create --role admin`.")
+        console.print(
+            f"\nNo admin key of tenant {TENANT} is valid: make one with "
+            "`gristmill keys create --name NAME --role admin`."
+        )
     else:
+        if secret is None:
+            console.print(
+                f"\nThe key {escape(repr(key.name))} was shown when it was made, and is not shown again; "
+                "`gristmill keys create` makes others.",
+                highlight=False,
+            )
         link = f"{state.web_url}/login?token={login_token(settings, key.id)}"
         console.print(
-            f"\nLog in, within {LOGIN_LINK_S // 60} minutes, as {escape(key.name)!r}:", highlight=False
+            f"\nLog in, within {LOGIN_LINK_S // 60} minutes, as {escape(repr(key.name))}:", highlight=False
         )
         console.print(f"  {link}", highlight=False, soft_wrap=True)
     console.print("\nCtrl-C stops everything; `gristmill status` in another terminal shows how it is.\n")
@@ -238,19 +258,7 @@ class _Watch:
         if processes != self._written:
             self._written = processes
             self._ready &= {name for name, pid in processes.items() if pid is not None}
-            state = self._state
-            write_state(
-                self._folder,
-                UpState(
-                    state.pid,
-                    state.model,
-                    state.web_url,
-                    state.flower_url,
-                    state.database,
-                    state.broker,
-                    processes,
-                ),
-            )
+            write_state(self._folder, msgspec.structs.replace(self._state, processes=processes))
 
     def _tell_readiness(self) -> None:
         for name, is_ready, what in (

@@ -1,5 +1,7 @@
 """`/fleet` and `/models`: what runs, what waits, and what could run."""
 
+from urllib.parse import urlsplit
+
 from flask import Blueprint, render_template, request
 from flask.typing import ResponseReturnValue
 
@@ -53,8 +55,9 @@ def _hit_rate(figures: dict[str, object]) -> float | None:
 
 def _flower_url() -> str:
     """On the host that the browser reached this page by."""
-    host = request.host.rsplit(":", 1)[0] if ":" in request.host else request.host
-    return f"http://{host}:{backends().settings.flower_port}"
+    host = urlsplit(f"//{request.host}").hostname or "localhost"
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{backends().settings.flower_port}"
 
 
 @pages.get("/models")

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,6 +34,8 @@ class Submitted:
     fields: dict[str, str]
     file: File
     request: JobRequest
+    is_pasted: bool
+    """The file was made of the prompts in the form, which has them still."""
 
 
 class FormFault(Exception):
@@ -85,8 +87,7 @@ def submitted(fields: dict[str, str], file: File | None) -> Submitted:
 def _submitted(fields: dict[str, str], file: File | None) -> Submitted:
     prompts = [line.strip() for line in fields.get("prompts", "").splitlines() if line.strip()]
     if file is None and (file_id := fields.get("input_file_id")):
-        with suppress(NotFound):
-            file = get_file(backends().database, file_id, caller().tenant)
+        file = _kept_file(fields, file_id)
     if file is not None and prompts:
         raise UserError("Give prompts or a file, not both.", param="prompts")
     options = JobOptions.model_validate_json(json.dumps(_options(fields)))
@@ -109,7 +110,16 @@ def _submitted(fields: dict[str, str], file: File | None) -> Submitted:
             tenant=caller().tenant,
             expires_s=LIFETIME_S,
         )
-    return Submitted(fields, file, replace(request, input_file_id=file.id))
+    return Submitted(fields, file, replace(request, input_file_id=file.id), pasted)
+
+
+def _kept_file(fields: dict[str, str], file_id: str) -> File:
+    """The file of an earlier preview."""
+    try:
+        return get_file(backends().database, file_id, caller().tenant)
+    except NotFound as error:
+        del fields["input_file_id"]
+        raise UserError("The file is no longer kept: choose it again.", param="file") from error
 
 
 def _options(fields: dict[str, str]) -> dict[str, Any]:

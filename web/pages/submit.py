@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from tasks.check import CheckReport, check_input
 from tasks.errors import UserError
+from tasks.files import delete_file
 from tasks.rows import ROWS_ENDPOINTS
 from tasks.submission import create_job, own_file
 from tasks.system import announce
@@ -20,10 +21,11 @@ pages = Blueprint("submit_page", __name__)
 
 
 @pages.get("/")
+@pages.get("/submit")
 @needs(Role.READ)
 def form() -> ResponseReturnValue:
     """The empty form; with `?template=` and its kind, filled in."""
-    return _page(dict(request.args))
+    return _page({name: value for name, value in request.args.items() if name != "input_file_id"})
 
 
 @pages.post("/")
@@ -43,22 +45,29 @@ def _start(given: Submitted) -> ResponseReturnValue:
     try:
         job = create_job(backends(), given.request)
     except UserError as error:
-        raise FormFault({**given.fields, "input_file_id": given.file.id}, error) from error
-    # Kept as long as the job, whose results are joined to it.
-    own_file(backends().database, given.file.id, job.id)
+        raise FormFault(_fields_to_show(given), error) from error
+    if given.file.job_id is None:
+        # Kept as long as the job, whose results are joined to it.
+        own_file(backends().database, given.file.id, job.id)
     announce(job.id)
     return redirect(url_for("job_pages.show", job_id=job.id))
 
 
 def _preview(given: Submitted) -> ResponseReturnValue:
-    fields = {**given.fields}
-    if given.file.filename != "prompts.jsonl" or not fields.get("prompts"):
-        fields["input_file_id"] = given.file.id
+    fields = _fields_to_show(given)
     try:
         report = check_input(backends(), given.request)
     except UserError as error:
         raise FormFault(fields, error) from error
+    finally:
+        if given.is_pasted:
+            delete_file(backends(), given.file.id, caller().tenant)
     return _page(fields, report=report, file=given.file)
+
+
+def _fields_to_show(given: Submitted) -> dict[str, str]:
+    """The form names a file that came with it, so that it is not sent twice."""
+    return given.fields if given.is_pasted else {**given.fields, "input_file_id": given.file.id}
 
 
 def _page(
@@ -88,7 +97,7 @@ def _messages(fault: Exception | None) -> list[tuple[str | None, str]]:
     """Each field at fault with what is wrong."""
     if isinstance(fault, ValidationError):
         return [
-            (".".join(str(part) for part in found["loc"]) or None, found["msg"])
+            (".".join(str(part) for part in found["loc"]) or None, found["msg"].removeprefix("Value error, "))
             for found in fault.errors(include_url=False, include_input=False, include_context=False)
         ]
     if isinstance(fault, UserError):
