@@ -5,10 +5,10 @@ from typing import Any
 from sqlalchemy import BigInteger
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.sql.expression import ColumnElement
+from sqlalchemy.sql.functions import FunctionElement
 
 
-class now_ms(ColumnElement[int]):
+class now_ms(FunctionElement[int]):
     """SQL expression: the present time in milliseconds since the epoch."""
 
     type = BigInteger()

@@ -14,7 +14,7 @@ GRACE_S = 10
 REQUEST_LINE_BYTES = 8190
 
 SWITCH_S = 0.0005
-"""How long a thread keeps the interpreter at most. Each step of a query gives it up, and with the usual 5 ms a
+"""How long a thread keeps the interpreter at most. Each step of a query gives it up; with the usual 5 ms a
 short read would wait behind an upload at every one of them."""
 
 
