@@ -2,7 +2,6 @@
 
 from enum import StrEnum
 from typing import Annotated
-from urllib.parse import quote
 
 from flask import Response
 from flask_openapi import APIBlueprint
@@ -13,10 +12,11 @@ from tasks.jobs import get_job
 from tasks.prompts import prompt_text, requests_of
 from tasks.results import StoredResult, answer_text, error_message, results_page
 from tasks.tables import FINAL_STATUSES, ResultSet
-from web.api.answers import KEY_SECURITY, Answer, answer, errors, media
+from web.api.answers import KEY_SECURITY, Answer, answer, errors
 from web.api.fields import MAX_INTEGER, Asking, PageLimit, Text
 from web.api.jobs import TAG, JobPath
 from web.auth import backends, caller
+from web.downloads import attachment, described_download
 
 api = APIBlueprint(
     "results",
@@ -128,15 +128,7 @@ def _show(result: StoredResult, prompt: str | None) -> ResultView:
 @api.get(
     "/download",
     responses={
-        200: {
-            **media("application/jsonl", "text/csv", "application/vnd.apache.parquet"),
-            "headers": {
-                "X-Gristmill-Complete": {
-                    "description": "`false` while the job still runs: the file has what is finished so far.",
-                    "schema": {"type": "string", "enum": ["true", "false"]},
-                }
-            },
-        },
+        200: described_download("application/jsonl", "text/csv", "application/vnd.apache.parquet"),
         **errors(404),
     },
 )
@@ -147,11 +139,5 @@ def download(path: JobPath, query: DownloadQuery) -> Response:
     """
     job = get_job(backends().database, path.job_id, caller().tenant)
     export = open_export(backends(), job, query.format, query.which)
-    return Response(
-        export.blocks,
-        mimetype=export.media_type,
-        headers={
-            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(export.filename)}",
-            "X-Gristmill-Complete": "true" if job.status in FINAL_STATUSES else "false",
-        },
-    )
+    complete = job.status in FINAL_STATUSES
+    return attachment(export.blocks, export.media_type, export.filename, complete=complete)

@@ -1,7 +1,6 @@
 """`/v1/files`: uploads that stream into storage, and results that are read as if they were files."""
 
 from typing import Annotated, Literal
-from urllib.parse import quote
 
 from flask import Response
 from flask_openapi import APIBlueprint, FileStorage, Tag
@@ -11,10 +10,11 @@ from tasks.errors import UserError
 from tasks.files import KNOWN_PURPOSES, delete_file, get_file, open_content
 from tasks.listing import list_files
 from tasks.submission import FileSink
-from web.api.answers import KEY_SECURITY, answer, errors, media
+from web.api.answers import KEY_SECURITY, answer, errors
 from web.api.fields import Asked, Asking, Text
 from web.auth import backends, caller
 from web.bodies import described
+from web.downloads import attachment, described_download
 from web.openai.objects import FileDeleted, FileList, FileObject, file_object
 from web.uploads import received_form
 
@@ -137,27 +137,20 @@ def show(path: FilePath) -> Response:
 @api.get(
     "/<string:file_id>/content",
     responses={
-        200: {
-            **media("application/octet-stream"),
-            "headers": {
-                "X-Gristmill-Complete": {
-                    "description": "`false` for the results of a batch that still runs: those it has so far.",
-                    "schema": {"type": "string", "enum": ["true", "false"]},
-                }
-            },
-        },
+        200: described_download("application/octet-stream"),
         **errors(404),
     },
 )
 def content(path: FilePath) -> Response:
     """Download a file, or the results that a batch has so far"""
     opened = open_content(backends(), path.file_id, caller().tenant)
-    reply = Response(opened.blocks, mimetype="application/octet-stream")
-    reply.headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(opened.file.filename)}"
-    reply.headers["X-Gristmill-Complete"] = "true" if opened.complete else "false"
-    if opened.size_bytes is not None:
-        reply.content_length = opened.size_bytes
-    return reply
+    return attachment(
+        opened.blocks,
+        "application/octet-stream",
+        opened.file.filename,
+        complete=opened.complete,
+        size_bytes=opened.size_bytes,
+    )
 
 
 @api.delete("/<string:file_id>", responses={200: FileDeleted, **errors(404, 409)})

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import quote
 
 from flask import Blueprint, Response, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
@@ -20,10 +19,13 @@ from tasks.system import announce
 from tasks.tables import FINAL_STATUSES, Job, JobStatus, Lane, ResultSet, Role, TallySubject
 from web.api.job_view import JobView, show_job, show_jobs
 from web.auth import backends, caller
+from web.downloads import attachment
 from web.pages.plots import latency_bars, speed_line
 
 JOBS_A_PAGE = 20
 REQUESTS_A_PAGE = 25
+SHOWN_CHARACTERS = 20_000
+"""Of one text. Browsers take many seconds to lay out a longer one that has no spaces."""
 
 pages = Blueprint("job_pages", __name__, url_prefix="/jobs")
 
@@ -152,18 +154,42 @@ def _rows(job: Job, results: list[StoredResult]) -> list[RequestRow]:
 def show_request(job_id: str, index: int) -> ResponseReturnValue:
     """One request: prompt and answer side by side, and both as they went over the wire."""
     job = _job(job_id)
+    result = _result(job, index)
+    body = _body(job, result, "request")
+    return render_template(
+        "request.html",
+        job=show_job(backends().database, job),
+        row=_rows(job, [result])[0],
+        request_body=None if body is None else body.decode(),
+        answer_body=None if result.body is None else result.body.decode(),
+        shown=SHOWN_CHARACTERS,
+    )
+
+
+@pages.get("/<job_id>/requests/<int:index>/<part>")
+def show_body(job_id: str, index: int, part: str) -> ResponseReturnValue:
+    """The whole of what went over the wire one way, whatever its length."""
+    job = _job(job_id)
+    result = _result(job, index)
+    body = _body(job, result, part) if part in ("request", "answer") else None
+    if body is None:
+        raise NotFound(part, str(index))
+    return Response(body, mimetype="application/json")
+
+
+def _result(job: Job, index: int) -> StoredResult:
     after = min(index, 2**62) - 1
     results, _ = results_page(backends().database, job.id, after=after, limit=1)
     if not results or results[0].index != index:
         raise NotFound("request", str(index))
-    body = requests_of(backends(), job, results).get(index)
-    return render_template(
-        "request.html",
-        job=show_job(backends().database, job),
-        row=_rows(job, results)[0],
-        request_body=None if body is None else body.body.decode(),
-        answer_body=None if results[0].body is None else results[0].body.decode(),
-    )
+    return results[0]
+
+
+def _body(job: Job, result: StoredResult, part: str) -> bytes | None:
+    if part == "answer":
+        return result.body
+    planned = requests_of(backends(), job, [result]).get(result.index)
+    return None if planned is None else planned.body
 
 
 @pages.get("/<job_id>/download")
@@ -175,9 +201,8 @@ def download(job_id: str) -> ResponseReturnValue:
         raise UserError("'format' must be jsonl, csv or parquet.", param="format")
     wanted = ResultSet(which) if which in list(ResultSet) else ResultSet.ALL
     export = open_export(backends(), job, ExportFormat(kind), wanted)
-    answer = Response(export.blocks, mimetype=export.media_type)
-    answer.headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(export.filename)}"
-    return answer
+    complete = job.status in FINAL_STATUSES
+    return attachment(export.blocks, export.media_type, export.filename, complete=complete)
 
 
 @pages.post("/<job_id>/cancel")
