@@ -28,6 +28,8 @@ LOOKS = {
     "dark": {"viewport": {"width": 1080, "height": 720}, "color_scheme": "dark"},
     "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"},
 }
+TALL = {"job": 1500, "submit": 1680}
+"""Pages that say little in one screen."""
 TOPICS = ("tides", "bread ovens", "the post in Roman times", "solar cells", "beavers", "paper making")
 
 
@@ -44,6 +46,8 @@ def main() -> None:
             with browser.new_context(storage_state=state, **settings) as photographed:  # type: ignore[arg-type]
                 page = photographed.new_page()
                 for name, path in paths.items():
+                    if look != "phone":
+                        page.set_viewport_size({"width": 1080, "height": TALL.get(name, 720)})
                     page.goto(f"{mill.url}{path}")
                     if name == "submit":
                         fill_in(page)

@@ -75,6 +75,9 @@ def publish(app: Celery, chunks: Sequence[QueuedChunk]) -> None:
                 app.send_task(
                     CHUNK_TASK,
                     args=(chunk.job_id, chunk.seq, chunk.requests, chunk.tokens),
+                    # What Flower and Celery's own tools show in place of the arguments.
+                    argsrepr=f"job {chunk.job_id}, chunk {chunk.seq}, requests {chunk.requests}, "
+                    f"tokens {chunk.tokens}, lane {chunk.queue}",
                     queue=chunk.queue,
                     producer=producer,
                 )

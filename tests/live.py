@@ -99,7 +99,13 @@ def live_mill(
         for model in models:
             start("worker", model)
         url = f"http://{loaded.web_host}:{loaded.web_port}"
-        eventually(lambda: _answers(url) and len(live_workers(backends.database)) == len(models))
+        # Seldom: asking takes time from the processes that start.
+        eventually(
+            lambda: _answers(url) and len(live_workers(backends.database)) == len(models),
+            "the server and its workers",
+            longest_s=60,
+            pause_s=0.2,
+        )
         yield LiveMill(url, loaded, backends, folder, web_pid)
     finally:
         for child in children:

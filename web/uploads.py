@@ -16,6 +16,8 @@ from web.bodies import FORM, wrong_media_type
 
 MAX_FIELDS = 64
 MAX_FILENAME_CHARACTERS = 255
+UNNAMED = "unnamed"
+"""A file without a name. Browsers send an empty one where nothing was chosen."""
 FRAME_BYTES = 1 << 20
 """Headers and boundaries around the parts of a form, at most."""
 
@@ -102,4 +104,4 @@ def _clean(filename: str) -> str:
     """The name alone, without folders and without what would disturb a header or a terminal."""
     name = PurePosixPath(filename.replace("\\", "/")).name
     shown = "".join(character if character.isprintable() else "_" for character in name)
-    return shown[-MAX_FILENAME_CHARACTERS:] or "unnamed"
+    return shown[-MAX_FILENAME_CHARACTERS:] or UNNAMED

@@ -74,4 +74,9 @@ def gated_cycle(room: Room) -> type[priority_cycle]:
         def consume(self, n: int) -> list[str]:
             return super().consume(n) if room.is_open else []
 
+        @classmethod
+        def __json__(cls) -> str:
+            # A worker that is asked for its settings answers with this class among them.
+            return "priority, gated by room"
+
     return GatedCycle

@@ -1,6 +1,9 @@
 """Flower, the Celery view: read-only, and never without a password."""
 
+import contextlib
 import os
+
+import httpx
 
 from config.settings import Settings
 from tasks.app import app
@@ -10,6 +13,7 @@ FLOWER_USER = "gristmill"
 FORGET_WORKER_S = 60
 MOST_TASKS = 5_000
 """Tasks that it keeps in memory and shows."""
+ASK_S = 3.0
 
 
 def flower_password(settings: Settings) -> str:
@@ -32,3 +36,14 @@ def run_flower(settings: Settings) -> None:
             "--tasks_columns=name,state,args,kwargs,received,runtime,worker",
         ]
     )
+
+
+def tell_flower_of_workers(url: str, settings: Settings) -> None:
+    """Have Flower ask the workers for their queues; by itself it asks only those that are older than it."""
+    with contextlib.suppress(httpx.TransportError):
+        httpx.get(
+            f"{url}/api/workers",
+            params={"refresh": "1"},
+            auth=(FLOWER_USER, flower_password(settings)),
+            timeout=ASK_S,
+        )

@@ -245,3 +245,46 @@ def test_no_page_is_wider_than_a_phone(enter: Enter, mill: LiveMill, path: str) 
     page = enter(viewport={"width": 360, "height": 740})
     page.goto(f"{mill.url}/{path}")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_what_is_kept_fresh_keeps_focus_and_open_tables_and_says_the_end_once(enter: Enter) -> None:
+    page = enter()
+    page.get_by_label("Prompts, one a line").fill("\n".join(f"Prompt {number}" for number in range(80)))
+    page.get_by_label("Model", exact=True).select_option("slow")
+    page.get_by_role("button", name="Submit").click()
+    summary = page.get_by_text("Speed as a table")
+    summary.focus()
+    page.keyboard.press("Enter")
+    before = page.locator("[data-keep=speed] tr").count()
+    shown_status(page, "completed")
+    expect(page.locator("[data-voice]")).to_have_text("The job is completed.")
+    expect(page.locator("[data-keep=speed]")).to_have_attribute("open", "")
+    expect(summary).to_be_focused()
+    assert page.locator("[data-keep=speed] tr").count() > before
+
+
+def test_a_megabyte_without_a_space_leaves_every_page_as_wide_as_a_phone(
+    enter: Enter, mill: LiveMill
+) -> None:
+    page = enter(viewport={"width": 360, "height": 740})
+    row = json.dumps({"id": "i" * 500, "text": "W" * 1_000_000})
+    name = "f" * 200 + ".jsonl"
+    page.locator("#file").set_input_files(
+        {"name": name, "mimeType": "application/jsonl", "buffer": row.encode()}
+    )
+    page.get_by_label("Template", exact=True).fill("{{ text }}")
+    page.get_by_label("Column with each row's id").fill("id")
+    page.get_by_role("button", name="Preview").click()
+    expect(page.locator("#preview-card pre")).to_be_visible()
+    width = "document.documentElement.scrollWidth"
+    assert page.evaluate(width) <= 360
+    page.get_by_role("button", name="Submit").click()
+    expect(page.locator(".headline .status")).to_have_text(re.compile("completed|failed"), timeout=30_000)
+    assert page.evaluate(width) <= 360
+    page.goto(f"{page.url}/requests/0")
+    expect(page.locator("pre").first).to_contain_text("WWWW")
+    assert page.evaluate(width) <= 360
+    answer = page.context.request.get(page.url + "/request")
+    assert answer.json()["messages"][0]["content"] == "W" * 1_000_000
+    page.goto(f"{mill.url}/jobs")
+    assert page.evaluate(width) <= 360

@@ -5,24 +5,35 @@ import re
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
+from config.settings import load_settings
+from tasks.keys import key_id_of_login_token, list_keys
 from tests.command.conftest import Commands, wait_until
+
+STUCK_S = 60.0
+STUCK = {
+    "source": "stuck",
+    "engine": "simulated",
+    "simulation": {"latency_s": STUCK_S, "log_requests": True},
+}
+AWAY = {"source": "away", "engine": "openai", "base_url": "http://127.0.0.1:1/v1"}
 
 
 class Up:
     """A running `gristmill up`, and what it printed so far."""
 
-    def __init__(self, commands: Commands, *arguments: str) -> None:
+    def __init__(self, commands: Commands, *arguments: str, model: str) -> None:
         self.commands = commands
         self._log = commands.folder / f"up{len(list(commands.folder.glob('up*.log')))}.log"
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                commands.command("up", "--model", "fast", "--port", "0", *arguments),
+                commands.command("up", "--model", model, "--port", "0", *arguments),
                 cwd=commands.folder,
                 env=commands.environment_of_all(),
                 stdout=log,
@@ -39,9 +50,13 @@ class Up:
         assert text in self.output, self.output
 
     def found(self, pattern: str) -> str:
-        match = re.search(pattern, self.output)
+        match = re.search(pattern, self.output, flags=re.MULTILINE)
         assert match, self.output
         return match[1]
+
+    def first_key(self) -> dict[str, str]:
+        """The key it printed, as headers."""
+        return {"Authorization": f"Bearer {self.found('(gm-[A-Za-z0-9_-]+)')}"}
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGINT)
@@ -49,21 +64,32 @@ class Up:
 
 
 @pytest.fixture
-def up(commands: Commands) -> Iterator[Up]:
+def start(commands: Commands) -> Iterator[Callable[..., Up]]:
+    """Starts one; all are stopped at the end."""
     commands.environment["GRISTMILL_FLOWER_PORT"] = "0"
-    running = Up(commands)
-    yield running
-    if running.process.poll() is None:
-        running.stop()
+    started: list[Up] = []
+
+    def start(*arguments: str, model: str = "fast") -> Up:
+        started.append(Up(commands, *arguments, model=model))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.process.poll() is None:
+            one.stop()
     commands.wait_for_silence()
+
+
+@pytest.fixture
+def up(start: Callable[..., Up]) -> Up:
+    return start()
 
 
 def test_everything_starts_survives_a_death_and_stops(up: Up, commands: Commands) -> None:
     for part in ("web server is ready", "engine is ready", "Flower is ready"):
         up.wait_for(part)
     url = up.found(r"pages +(http://\S+)")
-    key = up.found(r"(gm-\S+)")
-    headers = {"Authorization": f"Bearer {key}"}
+    headers = up.first_key()
     assert httpx.get(f"{url}/api/key", headers=headers).json()["role"] == "admin"
     link = up.found(r"(http://\S+/login\?token=\S+)")
     assert link.startswith(url)
@@ -97,11 +123,20 @@ def test_everything_starts_survives_a_death_and_stops(up: Up, commands: Commands
         chunk = next(
             task for task in client.get("/api/tasks").json().values() if task["name"] == "gristmill.chunk"
         )
-    assert re.match(r"\('batch_[0-9a-f]{24}', 0, 1, ", chunk["args"])
+
+        def shows_all_lanes() -> bool:
+            page = client.get("/broker").text
+            return all(f"<td>fast.{lane}</td>" in page for lane in ("urgent", "normal", "bulk"))
+
+        wait_until(shows_all_lanes, "the lanes as queues of the broker")
+    assert re.fullmatch(
+        r"job batch_[0-9a-f]{24}, chunk 0, requests 1, tokens \d+, lane fast\.urgent", chunk["args"]
+    )
     assert "Hello" not in str(chunk)
     assert chunk["worker"].startswith("fast@")
     for name in ("secret_key", "flower_password"):
         assert (commands.data_dir / name).stat().st_mode & 0o077 == 0
+    assert "Traceback" not in (commands.data_dir / "logs" / "engine.log").read_text()
     for process in commands.processes():
         assert password not in " ".join(process.cmdline())
 
@@ -116,16 +151,69 @@ def test_everything_starts_survives_a_death_and_stops(up: Up, commands: Commands
     assert not (commands.data_dir / "up.json").exists()
 
 
-def test_a_later_start_shows_no_key_but_a_link(up: Up, commands: Commands) -> None:
+def test_a_later_start_shows_no_key_but_a_link(up: Up, start: Callable[..., Up], commands: Commands) -> None:
     up.wait_for("web server is ready")
     assert up.stop() == 0
-    again = Up(commands, "--no-flower")
+    # Newer, but of another tenant.
+    assert commands.call("keys", "create", "--name", "theirs", "--role", "admin", "--tenant", "other")[0] == 0
+    again = start("--no-flower")
     again.wait_for("web server is ready")
     assert again.stop() == 0
     assert "gm-" in up.output
     assert "gm-" not in again.output
-    assert "/login?token=" in again.output
+    assert "The key 'first key' was shown when it was made, and is not shown again" in again.output
+    link = again.found(r"as 'first key':\s+http://\S+/login\?token=(\S+)")
+    settings = load_settings(data_dir=commands.data_dir)
+    database = commands.database()
+    (first,) = (key.id for key in list_keys(database) if key.name == "first key")
+    database.close()
+    assert key_id_of_login_token(settings, link) == first
     assert "Flower" not in again.output
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_engine(start: Callable[..., Up], commands: Commands) -> None:
+    commands.models = {**commands.models, "stuck": STUCK}
+    up = start("--no-flower", model="stuck")
+    for part in ("web server is ready", "engine is ready"):
+        up.wait_for(part)
+    headers = up.first_key()
+    url = up.found(r"pages +(http://\S+)")
+    asked = {"model": "stuck", "prompts": ["Hello"]}
+    assert httpx.post(f"{url}/api/jobs", json=asked, headers=headers).status_code == 201
+
+    def is_in_the_engine() -> bool:
+        return "simulated_request" in (commands.data_dir / "logs" / "engine.log").read_text()
+
+    wait_until(is_in_the_engine, "a request in the engine")
+    up.process.send_signal(signal.SIGINT)
+    up.wait_for("Once more stops at once")
+    assert up.process.poll() is None
+    asked_again = time.monotonic()
+    assert up.stop() == 130
+    assert time.monotonic() - asked_again < STUCK_S / 2
+    commands.wait_for_silence()
+    assert [job.status for job in commands.jobs()] == ["in_progress"]
+
+
+def test_an_engine_that_cannot_start_is_told_and_all_else_is_usable(
+    start: Callable[..., Up], commands: Commands
+) -> None:
+    commands.models = {**commands.models, "away": AWAY}
+    up = start("--no-flower", model="away")
+    for part in ("web server is ready", "The engine does not start", "Everything else runs"):
+        up.wait_for(part)
+    # Why, from the engine's log; and that it is not tried in a hurry.
+    assert "127.0.0.1:1/v1" in up.output
+    assert re.search(r"The engine worker ended with status \d+; starting another in 60 s", up.output)
+    url = up.found(r"pages +(http://\S+)")
+    headers = up.first_key()
+    assert httpx.get(f"{url}/api/key", headers=headers).status_code == 200
+    status, shown = commands.call("status")
+    assert status == 0
+    assert re.search(r"engine +down; it is started again", shown)
+    assert "none is ready" in shown
+    assert up.stop() == 0
+    commands.wait_for_silence()
 
 
 def test_kill_9_of_the_whole_leaves_nothing_running(up: Up, commands: Commands) -> None:
@@ -171,6 +259,36 @@ def test_what_is_set_and_cannot_be_reached_is_named_without_its_password(
     assert message in output
     assert "secret" not in output
     assert "Traceback" not in output
+
+
+def test_one_port_for_two_servers_is_refused(commands: Commands) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    commands.environment["GRISTMILL_FLOWER_PORT"] = port
+    status, output = commands.call("up", "--model", "fast", "--port", port)
+    assert status == 2
+    assert f"port {port} is asked for twice" in output
+
+
+@pytest.mark.parametrize("command", ["web", "system"])
+def test_a_server_whose_database_is_away_says_so(commands: Commands, command: str) -> None:
+    commands.environment["GRISTMILL_REDIS_URL"] = "redis://127.0.0.1:1/0"
+    commands.environment["GRISTMILL_DATABASE_URL"] = "postgresql+psycopg://x:secret@127.0.0.1:1/x"
+    status, output = commands.call(command)
+    assert status == 2
+    assert "the database 127.0.0.1:1 cannot be used" in output
+    assert "Traceback" not in output
+
+
+def test_doctor_names_a_port_that_is_taken(commands: Commands) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        commands.environment |= {"GRISTMILL_WEB_PORT": "0", "GRISTMILL_FLOWER_PORT": str(port)}
+        _, output = commands.call("doctor")
+    assert re.search(rf"FAIL ports: port {port} .* set GRISTMILL_FLOWER_PORT", output), output
 
 
 def test_keys_are_made_listed_and_revoked_without_a_server(commands: Commands) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from celery.concurrency.thread import TaskPool
 from celery.exceptions import ImproperlyConfigured
+from kombu.utils.json import dumps
 
 from tasks.dispatch import CHUNK_TASK
 from tests.waiting import eventually
@@ -121,6 +122,11 @@ def test_queues_are_asked_in_their_order_and_not_at_all_without_room() -> None:
     assert cycle.consume(3) == []
     holding.give_back(1)
     assert cycle.consume(3) == ["m.urgent", "m.normal", "m.bulk"]
+
+
+def test_a_worker_can_tell_its_settings_with_the_order_of_its_queues_among_them() -> None:
+    order = gated_cycle(Room(EngineCapacity(requests=4, tokens=1000)))
+    assert dumps({"queue_order_strategy": order}) == '{"queue_order_strategy": "priority, gated by room"}'
 
 
 @pytest.mark.parametrize(

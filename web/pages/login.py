@@ -6,7 +6,8 @@ from flask import Blueprint, Response, redirect, render_template, request, url_f
 from flask.typing import ResponseReturnValue
 
 from tasks.keys import authenticate, key_id_of_login_token, valid_key
-from web.auth import backends, log_in, log_out, public
+from tasks.tables import Role
+from web.auth import backends, log_in, log_out, needs, public
 from web.limits import LOGIN_ATTEMPTS, limiter
 
 pages = Blueprint("login", __name__)
@@ -43,7 +44,7 @@ def enter() -> ResponseReturnValue:
 
 
 @pages.post("/logout")
-@public
+@needs(Role.READ)
 def leave() -> ResponseReturnValue:
     """End the session."""
     log_out()

@@ -47,8 +47,9 @@ def ago(at: datetime | None, now: datetime | None = None) -> Markup:
     text = "just now"
     for unit, name in _AGES:
         if abs(seconds) >= unit:
-            count = int(abs(seconds) // unit)
-            text = f"{count} {name} ago" if seconds > 0 else f"in {count} {name}"
+            text = (
+                f"{int(seconds // unit)} {name} ago" if seconds > 0 else f"in {round(-seconds / unit)} {name}"
+            )
             break
     exact = at.strftime("%Y-%m-%d %H:%M:%S UTC")
     return Markup('<time datetime="{}" title="{}">{}</time>').format(at.isoformat(), exact, text)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flask_wtf.csrf import validate_csrf
+from pydantic_core import from_json
 from werkzeug.exceptions import BadRequest
 from wtforms.validators import ValidationError as InvalidToken
 
@@ -17,7 +18,7 @@ from tasks.submission import FileSink, JobRequest, store_file
 from tasks.tables import File
 from web.api.job_request import JobOptions, job_request
 from web.auth import backends, caller
-from web.uploads import received_form
+from web.uploads import UNNAMED, received_form
 
 LIFETIME_S = 24 * 3_600.0
 """A file that was only previewed goes after a day; a job keeps its own."""
@@ -49,7 +50,11 @@ class FormFault(Exception):
 
 @contextmanager
 def received_fields() -> Iterator[tuple[dict[str, str], File | None]]:
-    """The form's fields, and the file that came with it, if one did."""
+    """The form's fields, and the file that came with it, if one did.
+
+    Raises:
+        FormFault: the file is empty.
+    """
     limit_bytes = backends().settings.max_file_bytes
 
     def open_sink() -> FileSink:
@@ -62,6 +67,8 @@ def received_fields() -> Iterator[tuple[dict[str, str], File | None]]:
         except InvalidToken as error:
             raise BadRequest("The form is too old: load the page again.") from error
         file = None
+        if form.filename != UNNAMED and not form.sink.size_bytes:
+            raise FormFault(form.fields, UserError("The file is empty.", param="file"))
         if form.sink.size_bytes:
             file = form.sink.finish(filename=form.filename, expires_s=LIFETIME_S)
         else:
@@ -141,6 +148,6 @@ def _number(name: str, text: str) -> float:
 
 def _object(name: str, text: str) -> Any:
     try:
-        return json.loads(text)
+        return from_json(text)
     except ValueError as error:
         raise UserError(f"'{name}' is not JSON: {error}.", param=name) from error

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from tasks.check import CheckReport, check_input
 from tasks.errors import UserError
-from tasks.files import delete_file
+from tasks.files import delete_file, get_file
 from tasks.rows import ROWS_ENDPOINTS
 from tasks.submission import create_job, own_file
 from tasks.system import announce
@@ -20,8 +20,8 @@ from web.pages.submission_form import FormFault, Submitted, received_fields, sub
 pages = Blueprint("submit_page", __name__)
 
 
-@pages.get("/")
 @pages.get("/submit")
+@pages.get("/")
 @needs(Role.READ)
 def form() -> ResponseReturnValue:
     """The empty form; with `?template=` and its kind, filled in."""
@@ -32,9 +32,9 @@ def form() -> ResponseReturnValue:
 @checks_token
 def send() -> ResponseReturnValue:
     """Preview, or start the job."""
-    with received_fields() as (fields, file):
-        action = fields.pop("action", "preview")
     try:
+        with received_fields() as (fields, file):
+            action = fields.pop("action", "preview")
         given = submitted(fields, file)
         return _start(given) if action == "submit" else _preview(given)
     except FormFault as fault:
@@ -45,6 +45,7 @@ def _start(given: Submitted) -> ResponseReturnValue:
     try:
         job = create_job(backends(), given.request)
     except UserError as error:
+        _drop_pasted(given)
         raise FormFault(_fields_to_show(given), error) from error
     if given.file.job_id is None:
         # Kept as long as the job, whose results are joined to it.
@@ -60,9 +61,14 @@ def _preview(given: Submitted) -> ResponseReturnValue:
     except UserError as error:
         raise FormFault(fields, error) from error
     finally:
-        if given.is_pasted:
-            delete_file(backends(), given.file.id, caller().tenant)
+        _drop_pasted(given)
     return _page(fields, report=report, file=given.file)
+
+
+def _drop_pasted(given: Submitted) -> None:
+    """The form has the prompts still: they come again with it."""
+    if given.is_pasted:
+        delete_file(backends(), given.file.id, caller().tenant)
 
 
 def _fields_to_show(given: Submitted) -> dict[str, str]:
@@ -78,6 +84,8 @@ def _page(
     file: File | None = None,
 ) -> ResponseReturnValue:
     settings = backends().settings
+    if file is None and (file_id := fields.get("input_file_id")):
+        file = get_file(backends().database, file_id, caller().tenant)
     page = render_template(
         "submit.html",
         fields=fields,

@@ -3,7 +3,12 @@
 const PAUSE_MS = 1000;
 const LONGEST_PAUSE_MS = 15000;
 
+const FIELDS = "input, select, textarea";
+const FOCUSABLE = "a[href], button, summary";
+
 const ended = new WeakSet();
+const voice = document.querySelector("[data-voice]");
+let said = document.querySelector("[data-say]")?.dataset.say;
 
 /** Replace the part with the server's, unless somebody is using it; false when no more will come. */
 async function refresh(part) {
@@ -11,15 +16,38 @@ async function refresh(part) {
   if (!answer.ok) throw new Error(String(answer.status));
   const fresh = document.createElement("template");
   fresh.innerHTML = await answer.text();
+  if (isInUse(part)) return true;
+  const open = new Set([...part.querySelectorAll("details[data-keep][open]")].map((kept) => kept.dataset.keep));
+  const focused = part.contains(document.activeElement) ? nameOf(document.activeElement) : null;
+  part.replaceChildren(fresh.content);
+  for (const kept of part.querySelectorAll("details[data-keep]")) kept.open = open.has(kept.dataset.keep);
+  if (focused !== null) focusAgain(part, focused);
+  say(part.querySelector("[data-say]")?.dataset.say);
+  return !part.querySelector("[data-live-end]");
+}
+
+/** Text is selected, a button is held down, or a field has a value that would be lost. */
+function isInUse(part) {
   const selection = document.getSelection();
   const isReading = selection && !selection.isCollapsed && part.contains(selection.anchorNode);
-  if (!part.contains(document.activeElement) && !isReading) {
-    const open = new Set([...part.querySelectorAll("details[data-keep][open]")].map((kept) => kept.dataset.keep));
-    part.replaceChildren(fresh.content);
-    for (const kept of part.querySelectorAll("details[data-keep]")) kept.open = open.has(kept.dataset.keep);
-    return !part.querySelector("[data-live-end]");
-  }
-  return !fresh.content.querySelector("[data-live-end]") || part.contains(document.activeElement) || isReading;
+  const isFilling = part.contains(document.activeElement) && document.activeElement.matches(FIELDS);
+  return isReading || isFilling || part.querySelector(":active") !== null;
+}
+
+function nameOf(element) {
+  return `${element.tagName} ${element.getAttribute("href") ?? ""} ${element.textContent.trim()}`;
+}
+
+/** On the same thing as before; where it is gone, on the part, so that the place is not lost. */
+function focusAgain(part, name) {
+  const same = [...part.querySelectorAll(FOCUSABLE)].find((element) => nameOf(element) === name && !element.disabled);
+  if (!same) part.tabIndex = -1;
+  (same ?? part).focus({ preventScroll: true });
+}
+
+/** Tell those who cannot see it, once for each change. */
+function say(text) {
+  if (voice && text && text !== said) voice.textContent = said = text;
 }
 
 async function keepFresh(part) {
