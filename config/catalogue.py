@@ -76,7 +76,6 @@ class ModelEntry(BaseModel):
             raise ValueError("engine_args belong to engine 'vllm'")
         return self
 
-
     def serves(self, endpoint: str) -> bool:
         """Whether requests to this endpoint can succeed, as far as the entry says."""
         match self.engine_args.get("runner"):

@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import openai
@@ -16,7 +16,7 @@ from tasks.tables import FINAL_STATUSES, Role
 from tests.live import LiveMill, live_mill
 from tests.waiting import eventually
 
-ENDPOINT = "/v1/chat/completions"
+ENDPOINT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
 
 
 @pytest.fixture(scope="module")

@@ -111,6 +111,12 @@ def test_files_models_and_uploads_are_the_clients(http: FlaskClient, auth: Auth)
 
 
 def test_an_empty_list_has_no_first_and_no_last(http: FlaskClient, auth: Auth) -> None:
-    nothing = {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
+    nothing: dict[str, Any] = {
+        "object": "list",
+        "data": [],
+        "first_id": None,
+        "last_id": None,
+        "has_more": False,
+    }
     assert http.get("/v1/batches", headers=auth()).get_json() == nothing
     assert http.get("/v1/files", headers=auth()).get_json() == nothing
