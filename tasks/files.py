@@ -55,11 +55,15 @@ def get_file(database: Database, file_id: str, tenant: str) -> File:
     Raises:
         NotFound: there is none, or no longer.
     """
+    # In this order: a job that ends in between has left a file of its own.
+    return _growing_file(database, file_id, tenant) or _kept_file(database, file_id, tenant)
+
+
+def _kept_file(database: Database, file_id: str, tenant: str) -> File:
     with database.read() as session:
         file = session.scalars(
             select(File).where(File.id == file_id, File.tenant == tenant, is_visible())
         ).one_or_none()
-    file = file or _growing_file(database, file_id, tenant)
     if file is None:
         raise NotFound("file", file_id)
     return file
@@ -88,15 +92,16 @@ def open_content(backends: Backends, file_id: str, tenant: str) -> FileContent:
     Raises:
         NotFound: there is no such file.
     """
-    file = get_file(backends.database, file_id, tenant)
+    growing = _growing_file(backends.database, file_id, tenant)
+    file = growing or _kept_file(backends.database, file_id, tenant)
     named = job_of_result_file(file.id)
     if named is None:
         assert file.storage_key is not None
         return FileContent(file, backends.storage.stream(file.storage_key), file.bytes, complete=True)
     job_id, which = named
-    complete = get_job(backends.database, job_id).status in FINAL_STATUSES
     lines = _result_blocks(backends.database, job_id, which)
-    return FileContent(file, lines, file.bytes if complete else None, complete)
+    # As it was when its size was read: the job may have ended since.
+    return FileContent(file, lines, file.bytes if growing is None else None, complete=growing is None)
 
 
 def _result_blocks(database: Database, job_id: str, which: ResultSet) -> Iterator[bytes]:

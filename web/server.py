@@ -25,8 +25,9 @@ class _Server(BaseApplication):
 
     def load_config(self) -> None:
         settings = self._settings
+        host = f"[{settings.web_host}]" if ":" in settings.web_host else settings.web_host
         options = {
-            "bind": f"{settings.web_host}:{settings.web_port}",
+            "bind": f"{host}:{settings.web_port}",
             "worker_class": "gthread",
             "workers": settings.web_processes,
             "threads": settings.web_threads,

@@ -46,10 +46,10 @@ def examine(settings: Settings) -> Iterator[Finding]:
         "redis": _redis,
         "database": _database,
         "storage": _storage,
+        "ports": _ports,
         "devices": _devices,
         "engine": _engine,
         "default model": _default_model,
-        "ports": _ports,
     }
     for name, check in checks.items():
         try:

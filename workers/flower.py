@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import threading
+import time
 
 import httpx
 
@@ -13,7 +15,7 @@ FLOWER_USER = "gristmill"
 FORGET_WORKER_S = 60
 MOST_TASKS = 5_000
 """Tasks that it keeps in memory and shows."""
-ASK_S = 3.0
+ASK_AGAIN_S = 10.0
 
 
 def flower_password(settings: Settings) -> str:
@@ -25,6 +27,7 @@ def run_flower(settings: Settings) -> None:
     """Serve Flower on `web_host`:`flower_port` until stopped."""
     # By the environment, because everybody on a machine can read a process's arguments.
     os.environ["FLOWER_BASIC_AUTH"] = f"{FLOWER_USER}:{flower_password(settings)}"
+    threading.Thread(target=_ask_for_queues, args=(settings,), name="ask-for-queues", daemon=True).start()
     app.start(
         [
             "flower",
@@ -38,12 +41,12 @@ def run_flower(settings: Settings) -> None:
     )
 
 
-def tell_flower_of_workers(url: str, settings: Settings) -> None:
-    """Have Flower ask the workers for their queues; by itself it asks only those that are older than it."""
-    with contextlib.suppress(httpx.TransportError):
-        httpx.get(
-            f"{url}/api/workers",
-            params={"refresh": "1"},
-            auth=(FLOWER_USER, flower_password(settings)),
-            timeout=ASK_S,
-        )
+def _ask_for_queues(settings: Settings) -> None:
+    """Have Flower ask the workers for their queues again and again; by itself it asks once, at its start."""
+    host = f"[{settings.web_host}]" if ":" in settings.web_host else settings.web_host
+    url = f"http://{host}:{settings.flower_port}/api/workers"
+    user = (FLOWER_USER, flower_password(settings))
+    while True:
+        time.sleep(ASK_AGAIN_S)
+        with contextlib.suppress(httpx.TransportError):
+            httpx.get(url, params={"refresh": "1"}, auth=user, timeout=ASK_AGAIN_S)

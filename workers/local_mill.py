@@ -10,9 +10,10 @@ from typing import Self
 from pydantic import SecretStr
 
 from config.settings import Settings
+from tasks.errors import UserError
 from workers.child import Child
 from workers.data_folder import DataFolder
-from workers.embedded_redis import EmbeddedRedis
+from workers.embedded_redis import EmbeddedRedis, RedisMissing
 from workers.engine import EXIT_ENGINE_DID_NOT_START
 from workers.part import Part
 
@@ -33,7 +34,10 @@ class EngineKeepsFailing(Exception):
 
 
 class LocalMill:
-    """Redis if none is set, and a system worker; an engine worker, web server and Flower on demand."""
+    """Redis if none is set, and a system worker; an engine worker, web server and Flower on demand.
+
+    Entering raises UserError when the embedded Redis does not start.
+    """
 
     def __init__(
         self, settings: Settings, folder: DataFolder, environment: dict[str, str], say: Callable[[str], None]
@@ -147,7 +151,10 @@ class LocalMill:
             return redis.child
 
         part = Part("embedded Redis server", child, lambda: redis.start(self._folder.logs / "redis.log"))
-        part.start(time.monotonic())
+        try:
+            part.start(time.monotonic())
+        except (RedisMissing, TimeoutError) as error:
+            raise UserError(str(error), code="redis_not_started") from error
         self.parts["redis"] = part
         self._environment["GRISTMILL_REDIS_URL"] = redis.url
 

@@ -21,7 +21,7 @@ from tasks.fleet import live_workers
 from tasks.keys import LOGIN_LINK_S, create_key, list_keys, login_token
 from tasks.tables import Key, Role
 from workers.data_folder import DataFolder
-from workers.flower import FLOWER_USER, flower_password, tell_flower_of_workers
+from workers.flower import FLOWER_USER, flower_password
 from workers.local_mill import LocalMill
 from workers.model_choice import must_be_usable, usable_default, with_model
 from workers.reachable import free_port, migrated, must_reach_redis
@@ -66,12 +66,13 @@ def run_up(request: UpRequest, console: Console) -> int:
         settings = _with_ports(settings, request, environment)
         database = migrated(settings)
         state = _first_state(settings, model, flower=request.flower)
-        key, secret = _admin_key(database)
         try:
             with (
                 _stopped_by_signals(settings, console),
                 LocalMill(settings, folder, environment, say) as mill,
             ):
+                # Not before: a key that is made and never shown is lost.
+                key, secret = _admin_key(database)
                 _introduce(settings, state, key, secret, console)
                 mill.start_web()
                 if request.flower:
@@ -270,8 +271,6 @@ class _Watch:
             if name not in self._ready and part is not None and part.is_running and is_ready():
                 self._ready.add(name)
                 self._say(what)
-                if name in ("flower", "engine") and {"flower", "engine"} <= self._ready:
-                    tell_flower_of_workers(str(self._state.flower_url), self._mill.settings)
 
     def _web_answers(self) -> bool:
         return _answers(f"{self._state.web_url}/healthz")

@@ -13,7 +13,8 @@ import httpx
 import pytest
 
 from config.settings import load_settings
-from tasks.keys import key_id_of_login_token, list_keys
+from tasks.keys import create_key, key_id_of_login_token, list_keys
+from tasks.tables import Role
 from tests.command.conftest import Commands, wait_until
 
 STUCK_S = 60.0
@@ -151,11 +152,15 @@ def test_everything_starts_survives_a_death_and_stops(up: Up, commands: Commands
     assert not (commands.data_dir / "up.json").exists()
 
 
-def test_a_later_start_shows_no_key_but_a_link(up: Up, start: Callable[..., Up], commands: Commands) -> None:
+def test_a_later_start_shows_no_key_but_a_link(start: Callable[..., Up], commands: Commands) -> None:
+    up = start("--no-flower")
     up.wait_for("web server is ready")
     assert up.stop() == 0
+    database = commands.database()
     # Newer, but of another tenant.
-    assert commands.call("keys", "create", "--name", "theirs", "--role", "admin", "--tenant", "other")[0] == 0
+    create_key(database, tenant="other", name="theirs", role=Role.ADMIN)
+    (first,) = (key.id for key in list_keys(database) if key.name == "first key")
+    database.close()
     again = start("--no-flower")
     again.wait_for("web server is ready")
     assert again.stop() == 0
@@ -164,9 +169,6 @@ def test_a_later_start_shows_no_key_but_a_link(up: Up, start: Callable[..., Up],
     assert "The key 'first key' was shown when it was made, and is not shown again" in again.output
     link = again.found(r"as 'first key':\s+http://\S+/login\?token=(\S+)")
     settings = load_settings(data_dir=commands.data_dir)
-    database = commands.database()
-    (first,) = (key.id for key in list_keys(database) if key.name == "first key")
-    database.close()
     assert key_id_of_login_token(settings, link) == first
     assert "Flower" not in again.output
 
@@ -279,16 +281,6 @@ def test_a_server_whose_database_is_away_says_so(commands: Commands, command: st
     assert status == 2
     assert "the database 127.0.0.1:1 cannot be used" in output
     assert "Traceback" not in output
-
-
-def test_doctor_names_a_port_that_is_taken(commands: Commands) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        commands.environment |= {"GRISTMILL_WEB_PORT": "0", "GRISTMILL_FLOWER_PORT": str(port)}
-        _, output = commands.call("doctor")
-    assert re.search(rf"FAIL ports: port {port} .* set GRISTMILL_FLOWER_PORT", output), output
 
 
 def test_keys_are_made_listed_and_revoked_without_a_server(commands: Commands) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.live import LiveMill, live_mill
 
 FILE_BYTES = 200 << 20
-MOST_GROWTH_BYTES = 48 << 20
+MOST_GROWTH_BYTES = 40 << 20
 BOUNDARY = "boundary-of-the-form"
 BLOCK = (b'{"custom_id": "' + b"x" * 1000 + b'"}\n') * 256
 

@@ -1,6 +1,7 @@
 """The official client, unchanged, against a whole server of real processes."""
 
 import json
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -356,6 +357,25 @@ def test_work_stays_out_of_another_tenants_sight_and_readers_hands(mill: LiveMil
     assert reader.batches.retrieve(batch.id).id == batch.id
     with pytest.raises(openai.PermissionDeniedError):
         reader.batches.cancel(batch.id)
+
+
+def test_an_upload_whose_client_goes_away_leaves_nothing(mill: LiveMill) -> None:
+    folder = mill.settings.data_dir / "storage"
+    before = set(folder.rglob("*"))
+
+    def arrived() -> bool:
+        return any(path.is_file() and path.stat().st_size for path in set(folder.rglob("*")) - before)
+
+    address = httpx.URL(mill.url)
+    with socket.create_connection((address.host, address.port or 80), timeout=20) as connection:
+        head = (
+            f"POST /v1/files HTTP/1.1\r\nHost: {address.host}\r\nAuthorization: Bearer {mill.key()}\r\n"
+            "Content-Type: multipart/form-data; boundary=b\r\nContent-Length: 90000000\r\n\r\n"
+            '--b\r\nContent-Disposition: form-data; name="file"; filename="in.jsonl"\r\n\r\n'
+        )
+        connection.sendall(head.encode() + lines(1) * 200_000)
+        eventually(arrived, "the first bytes of the file in storage")
+    eventually(lambda: set(folder.rglob("*")) <= before, "an empty storage")
 
 
 def test_uploads_of_a_path_keep_only_the_name(client: OpenAI, tmp_path: Path) -> None:

@@ -128,6 +128,7 @@ def test_pasted_prompts_can_be_sent_again_after_a_fault(browser: Browser, sqlite
         ({}, ("t.csv", b"text\nx\n"), "template"),
         ({"template": "{{ x }}"}, ("t.docx", b"x"), "Cannot tell the format"),
         ({"input_file_id": "file-gone"}, None, "no longer kept"),
+        ({"input_file_id": "file-gone"}, ("t.csv", b""), "The file is empty"),
         ({"prompts": "one", "temperature": "warm"}, None, "&#39;temperature&#39; must be a number"),
         ({"prompts": "one", "temperature": "nan"}, None, "temperature"),
         ({"prompts": "one", "top_p": "inf"}, None, "top_p"),

@@ -56,7 +56,7 @@ class BatchAsked(Asked):
     endpoint: Text
     """Where every request goes; each line's `url` says the same."""
     completion_window: Duration
-    """`24h`, or another number of `m`, `h` or `d`: the batch expires after it."""
+    """`24h`, or another number of `s`, `m`, `h` or `d`: the batch expires after it."""
     metadata: Metadata | None = None
     output_expires_after: OutputExpiry | None = None
     priority: Lane = Lane.NORMAL
@@ -68,6 +68,12 @@ class BatchAsked(Asked):
     def _window_is_no_instant(self) -> Self:
         parse_duration(self.completion_window)
         return self
+
+
+class BatchValidation(Validation):
+    """What a batch would become."""
+
+    object: Literal["batch.validation"] = "batch.validation"
 
 
 @api.post(
@@ -86,14 +92,15 @@ def create(header: SubmitHeaders) -> Response:
 @api.post(
     "/validate",
     request_body=described(api, json=BatchAsked),
-    responses={200: Validation, **errors(404, 413, 415)},
+    responses={200: BatchValidation, **errors(404, 413, 415)},
 )
 def validate() -> Response:
     """Check a batch without making it
 
     Not OpenAI's. Reads the whole input as a batch would, and answers every fault that it finds.
     """
-    return answer(show_validation(check_input(backends(), _request(read_json(BatchAsked)))))
+    report = show_validation(check_input(backends(), _request(read_json(BatchAsked))))
+    return answer(BatchValidation(**dict(report)))
 
 
 def _request(asked: BatchAsked, key: str | None = None, sha256: str | None = None) -> JobRequest:

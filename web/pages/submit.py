@@ -1,5 +1,6 @@
 """`/`: hand over prompts or a file, look at what it would become, and start it."""
 
+from contextlib import suppress
 from typing import Any
 
 from flask import Blueprint, Response, redirect, render_template, request, url_for
@@ -7,7 +8,7 @@ from flask.typing import ResponseReturnValue
 from pydantic import ValidationError
 
 from tasks.check import CheckReport, check_input
-from tasks.errors import UserError
+from tasks.errors import NotFound, UserError
 from tasks.files import delete_file, get_file
 from tasks.rows import ROWS_ENDPOINTS
 from tasks.submission import create_job, own_file
@@ -85,7 +86,9 @@ def _page(
 ) -> ResponseReturnValue:
     settings = backends().settings
     if file is None and (file_id := fields.get("input_file_id")):
-        file = get_file(backends().database, file_id, caller().tenant)
+        # Where it is gone, the rest of the form is shown all the same.
+        with suppress(NotFound):
+            file = get_file(backends().database, file_id, caller().tenant)
     page = render_template(
         "submit.html",
         fields=fields,
