@@ -103,7 +103,7 @@ def live_mill(
         eventually(
             lambda: _answers(url) and len(live_workers(backends.database)) == len(models),
             "the server and its workers",
-            longest_s=60,
+            longest_s=120,
             pause_s=0.2,
         )
         yield LiveMill(url, loaded, backends, folder, web_pid)
