@@ -80,6 +80,9 @@ def person(mill: LiveMill, tmp_path: Path) -> Person:
 
 
 CSV = b"name,text\nann,one\nbob,two\ncid,three\n"
+LONG = b"".join(request_line(f"r{number}", model="slow") + b"\n" for number in range(4_000))
+"""Runs for minutes: whoever looks at it on the busiest machine finds it running. Cancelled, not awaited."""
+
 FAILING = b"name,text\nann,one\nbob,SIMULATE-ERROR\n"
 
 
@@ -153,8 +156,7 @@ def test_what_failed_runs_again_as_a_new_job(person: Person) -> None:
 
 
 def test_a_running_job_is_listed_and_cancelled_and_keeps_what_it_has(person: Person) -> None:
-    lines = [request_line(f"r{number}", model="slow") for number in range(200)]
-    person.write("in.jsonl", b"\n".join(lines))
+    person.write("in.jsonl", LONG)
     job_id = person.submit("in.jsonl", "--priority", "bulk")
     database = person.mill.backends.database
     eventually(lambda: get_job(database, job_id).completed > 0)
@@ -177,8 +179,7 @@ def test_a_running_job_is_listed_and_cancelled_and_keeps_what_it_has(person: Per
 
 
 def test_ctrl_c_ends_the_watching_and_not_the_job(person: Person) -> None:
-    lines = [request_line(f"r{number}", model="slow") for number in range(200)]
-    person.write("in.jsonl", b"\n".join(lines))
+    person.write("in.jsonl", LONG)
     job_id = person.submit("in.jsonl")
     eventually(lambda: get_job(person.mill.backends.database, job_id).completed > 0)
     watching = person.start("watch", job_id)
@@ -233,8 +234,7 @@ def test_a_key_that_only_reads_cannot_submit(person: Person) -> None:
 
 
 def test_progress_arrives_as_events_while_the_job_runs(person: Person) -> None:
-    lines = [request_line(f"r{number}", model="slow") for number in range(60)]
-    person.write("in.jsonl", b"\n".join(lines))
+    person.write("in.jsonl", LONG)
     job_id = person.submit("in.jsonl")
     headers = {"Authorization": f"Bearer {person.key}"}
     seen: list[dict[str, Any]] = []
@@ -243,7 +243,9 @@ def test_progress_arrives_as_events_while_the_job_runs(person: Person) -> None:
         for line in stream.iter_lines():
             if line.startswith("data: "):
                 seen.append(json.loads(line.removeprefix("data: ")))
-    done = [event["counts"]["completed"] for event in seen[:-1]]
+                done = [event["counts"]["completed"] for event in seen if "counts" in event]
+                if len({count for count in done if count}) == 2:
+                    assert person.call("cancel", job_id)[0] == 0
     assert done == sorted(done)
-    assert len({count for count in done if 0 < count < 60}) > 1
-    assert (done[-1], seen[-1]) == (60, {"status": "completed"})
+    assert len(set(done)) > 2
+    assert seen[-1] == {"status": "cancelled"}
