@@ -17,6 +17,7 @@ from tasks.tables import JobStatus
 
 log = structlog.get_logger()
 
+# Events are what Flower shows. A tick each second would bury the work there, and the end of a job is no work.
 _tick_lock = threading.Lock()
 _last_tick = 0.0
 
@@ -30,13 +31,13 @@ def intake(job_id: str) -> None:
         dispatch.fill_runway(app, backends(), job.model)
 
 
-@app.task(name="gristmill.settle")
+@app.task(name="gristmill.settle", send_events=False)
 def settle_job(job_id: str) -> None:
     """Bring a job whose results are all in to its end."""
     settle(backends(), job_id)
 
 
-@app.task(name="gristmill.tick")
+@app.task(name="gristmill.tick", send_events=False)
 def tick() -> None:
     """Sweep. Ticks that piled up while nobody listened count as one."""
     global _last_tick
