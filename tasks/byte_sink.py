@@ -12,6 +12,7 @@ class ByteSink:
     def __init__(self, storage: Storage, storage_key: str, limit_bytes: int, limit_name: str) -> None:
         self.storage_key = storage_key
         self.size_bytes = 0
+        self._has_ended = False
         self._storage = storage
         self._limit_bytes = limit_bytes
         self._limit_name = limit_name
@@ -47,8 +48,12 @@ class ByteSink:
     def close(self) -> None:
         """Make the bytes visible in storage."""
         self._writer.close()
+        self._has_ended = True
 
     def abandon(self) -> None:
-        """Leave nothing behind. Closed first, because that is how every storage drops its parts."""
-        self._writer.close()
+        """Leave nothing behind; of a sink that was closed or abandoned before, this changes nothing."""
+        if self._has_ended:
+            return
+        # Closed first, because that is how every storage drops its parts.
+        self.close()
         self._storage.delete(self.storage_key)

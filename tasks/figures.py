@@ -11,7 +11,7 @@ from tasks.clock import now_ms
 from tasks.counting import add_counts
 from tasks.database import Database
 from tasks.outcomes import Outcome
-from tasks.tables import FINAL_STATUSES, Job, Progress, Tally, TallySubject
+from tasks.tables import FINAL_STATUSES, Job, JobStatus, Progress, Tally, TallySubject
 
 RATE_WINDOW_MS = 20_000
 """Rates are those of the last seconds: what counts for the time left."""
@@ -43,11 +43,17 @@ class Point:
     output_tokens: int
 
 
-def bucket_width_ms(age_ms: int) -> int:
-    """Stretches grow with the job's age, so that a plot of any job has enough points and never too many."""
-    if age_ms < 10 * 60_000:
-        return 1_000
-    return 10_000 if age_ms < 2 * 3_600_000 else 60_000
+def stretch(began_ms: int, at_ms: int) -> tuple[int, int]:
+    """Start and width of the stretch of time that a moment of a job belongs to.
+
+    Stretches grow with the job's age, so that a plot of any job has enough points and never too many. A
+    wider one begins where the narrower ones end: no two of a job overlap.
+    """
+    for width_ms, from_age_ms in ((60_000, 2 * 3_600_000), (10_000, 10 * 60_000)):
+        start_ms = at_ms // width_ms * width_ms
+        if start_ms - began_ms >= from_age_ms:
+            return start_ms, width_ms
+    return at_ms // 1_000 * 1_000, 1_000
 
 
 def latency_bound_ms(duration_ms: int) -> int:
@@ -61,17 +67,18 @@ def count_figures(
     """Count results of a job that began at `began_ms`, in the transaction that writes them."""
     if not outcomes:
         return
-    width_ms = bucket_width_ms(at_ms - (began_ms or at_ms))
-    row = {
-        "job_id": job_id,
-        "start_ms": at_ms // width_ms * width_ms,
-        "width_ms": width_ms,
-        "requests": len(outcomes),
-        "failed": sum(not outcome.succeeded for outcome in outcomes),
-        "input_tokens": sum(outcome.input_tokens for outcome in outcomes),
-        "output_tokens": sum(outcome.output_tokens for outcome in outcomes),
-    }
-    add_counts(session, Progress, [row], ("requests", "failed", "input_tokens", "output_tokens"))
+    if run := [outcome for outcome in outcomes if outcome.has_run]:
+        start_ms, width_ms = stretch(began_ms or at_ms, at_ms)
+        row = {
+            "job_id": job_id,
+            "start_ms": start_ms,
+            "width_ms": width_ms,
+            "requests": len(run),
+            "failed": sum(not outcome.succeeded for outcome in run),
+            "input_tokens": sum(outcome.input_tokens for outcome in run),
+            "output_tokens": sum(outcome.output_tokens for outcome in run),
+        }
+        add_counts(session, Progress, [row], ("requests", "failed", "input_tokens", "output_tokens"))
     kinds = Counter(
         (TallySubject.LATENCY, str(latency_bound_ms(outcome.duration_ms)))
         for outcome in outcomes
@@ -98,10 +105,12 @@ def rate(database: Database, job: Job) -> Rate:
     if job.status in FINAL_STATUSES:
         ended_ms = max(_ended_ms(job), job.in_progress_ms + 1)
         seconds = (ended_ms - job.in_progress_ms) / 1000
-        return Rate(done / seconds, (job.input_tokens + job.output_tokens) / seconds, 0.0)
+        return Rate(
+            _requests_run(database, job) / seconds, (job.input_tokens + job.output_tokens) / seconds, 0.0
+        )
     with database.read() as session:
         now = session.execute(select(now_ms())).scalar_one()
-        since = now - max(RATE_WINDOW_MS, 2 * bucket_width_ms(now - job.in_progress_ms))
+        since = now - max(RATE_WINDOW_MS, 2 * stretch(job.in_progress_ms, now)[1])
         requests, tokens, first = session.execute(
             select(
                 func.sum(Progress.requests),
@@ -114,6 +123,16 @@ def rate(database: Database, job: Job) -> Rate:
     seconds = max(now - max(first, job.in_progress_ms), 1_000) / 1000
     requests_per_s = int(requests) / seconds
     return Rate(requests_per_s, int(tokens) / seconds, (job.total - done) / requests_per_s)
+
+
+def _requests_run(database: Database, job: Job) -> int:
+    if job.status == JobStatus.COMPLETED:
+        return job.completed + job.failed  # without a query: lists of jobs are mostly of these
+    with database.read() as session:
+        run = session.execute(
+            select(func.sum(Progress.requests)).where(Progress.job_id == job.id)
+        ).scalar_one()
+    return int(run or 0)
 
 
 def _ended_ms(job: Job) -> int:
@@ -165,15 +184,25 @@ def model_speed(database: Database, model: str) -> float | None:
         rows = session.execute(
             select(
                 Progress.start_ms,
-                func.max(Progress.width_ms),
+                Progress.width_ms,
                 func.sum(Progress.input_tokens + Progress.output_tokens),
             )
             .join(Job, Job.id == Progress.job_id)
             .where(Job.model == model)
-            .group_by(Progress.start_ms)
-            .order_by(Progress.start_ms.desc())
+            .group_by(Progress.start_ms, Progress.width_ms)
+            .order_by(Progress.start_ms.desc(), Progress.width_ms)
             .limit(SPEED_ROWS)
         ).all()
-    seconds = sum(int(width) for _, width, _ in rows) / 1000
     tokens = sum(int(tokens) for _, _, tokens in rows)
+    seconds = _covered_ms([(start, start + width) for start, width, _ in reversed(rows)]) / 1000
     return tokens / seconds if tokens else None
+
+
+def _covered_ms(stretches: Sequence[tuple[int, int]]) -> int:
+    """Time in at least one of these stretches, which begin in this order: those of different jobs overlap."""
+    covered = 0
+    end = stretches[0][0] if stretches else 0
+    for begin, until in stretches:
+        covered += max(0, until - max(begin, end))
+        end = max(end, until)
+    return covered

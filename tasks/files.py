@@ -3,18 +3,22 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import structlog
 from sqlalchemy import ColumnElement, or_, select, update
+from sqlalchemy.exc import SQLAlchemyError
 
 from tasks.audit import audit
 from tasks.backends import Backends
 from tasks.clock import now_ms
 from tasks.database import Database
-from tasks.errors import Conflict, NotFound
+from tasks.errors import Conflict, MachineError, NotFound
 from tasks.ids import job_of_result_file
 from tasks.ids import result_file_id as id_of_results
 from tasks.jobs import get_job, result_file
 from tasks.results import iter_results, output_line
 from tasks.tables import FINAL_STATUSES, File, Job, JobKind, ResultSet
+
+log = structlog.get_logger()
 
 KNOWN_PURPOSES = frozenset({"batch", "user_data", "assistants", "fine-tune", "vision"})
 """OpenAI's purposes of uploads. Only those below can be the input of a job."""
@@ -144,19 +148,27 @@ def purge_files(backends: Backends) -> int:
         gone = session.execute(
             select(File.id, File.storage_key).where(File.storage_key.is_not(None), ~is_visible(), ~running)
         ).all()
+    freed = 0
     for file_id, storage_key in gone:
-        with database.read() as session:
-            plans = session.execute(
-                select(Job.id, Job.planned_key).where(
-                    Job.input_file_id == file_id, Job.planned_key.is_not(None)
-                )
-            ).all()
-        for key in [storage_key, *(planned_key for _, planned_key in plans)]:
-            assert key is not None
-            backends.storage.delete(key)
-        with database.write() as session:
-            session.execute(
-                update(Job).where(Job.id.in_([job_id for job_id, _ in plans])).values(planned_key=None)
-            )
-            session.execute(update(File).where(File.id == file_id).values(storage_key=None))
-    return len(gone)
+        try:
+            _free(backends, file_id, storage_key)
+            freed += 1
+        except (MachineError, SQLAlchemyError, OSError) as error:
+            # One file's trouble must not keep the others waiting; it is tried again at the next pass.
+            log.error("purge_failed", file=file_id, error=repr(error))
+    return freed
+
+
+def _free(backends: Backends, file_id: str, storage_key: str | None) -> None:
+    with backends.database.read() as session:
+        plans = session.execute(
+            select(Job.id, Job.planned_key).where(Job.input_file_id == file_id, Job.planned_key.is_not(None))
+        ).all()
+    for key in [storage_key, *(planned_key for _, planned_key in plans)]:
+        assert key is not None
+        backends.storage.delete(key)
+    with backends.database.write() as session:
+        session.execute(
+            update(Job).where(Job.id.in_([job_id for job_id, _ in plans])).values(planned_key=None)
+        )
+        session.execute(update(File).where(File.id == file_id).values(storage_key=None))

@@ -197,7 +197,9 @@ def delete_job(database: Database, job_id: str, tenant: str | None = None) -> No
     if job.status not in FINAL_STATUSES:
         raise Conflict(f"The job is {job.status}: cancel it first.", code="job_not_ended")
     with database.write() as session:
-        session.execute(update(Job).where(Job.id == job_id).values(deleted_ms=now_ms(), idempotency_key=None))
+        # What would find it again finds it no more.
+        hidden = {"deleted_ms": now_ms(), "idempotency_key": None, "resume_key": None}
+        session.execute(update(Job).where(Job.id == job_id).values(hidden))
         audit(session, job.tenant, "job.deleted", job_id)
 
 

@@ -65,6 +65,9 @@ def create_key(database: Database, *, tenant: str, name: str, role: Role) -> New
 
 def authenticate(database: Database, secret: str) -> Key | None:
     """The valid key that this is, if any."""
+    if not (secret.isascii() and secret.isprintable()):
+        # No key looks like this, and not every database takes every character.
+        return None
     with database.read() as session:
         key = session.scalars(select(Key).where(Key.prefix == secret[:PREFIX_CHARACTERS])).one_or_none()
     # A hash is compared also when there is no such key, so that both take the same time.
@@ -106,7 +109,8 @@ def revoke_key(database: Database, key_id: str) -> Key:
 
 def secret_key(settings: Settings) -> str:
     """The key that signs sessions: the setting, else one that is made once in the data folder."""
-    if settings.secret_key is not None:
+    # An empty one is none: anybody could sign with it.
+    if settings.secret_key:
         return settings.secret_key.get_secret_value()
     return secret_in_file(settings.data_dir, "secret_key", 48)
 

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+NEVER_RUN = frozenset({"batch_cancelled", "batch_expired"})
+"""Error codes of requests that no engine ever had."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -18,6 +21,11 @@ class Outcome:
     cached_tokens: int = 0
     reasoning_tokens: int = 0
     duration_ms: int = 0
+
+    @property
+    def has_run(self) -> bool:
+        """Whether an engine had it. A job that ends early gives the rest of its requests results too."""
+        return self.error_code not in NEVER_RUN
 
     @property
     def succeeded(self) -> bool:

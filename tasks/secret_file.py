@@ -2,21 +2,30 @@
 
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 
 
 def secret_in_file(folder: Path, name: str, random_bytes: int) -> str:
     """The secret of this name: made by whoever asks first, and the same ever after."""
     path = folder / name
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = path.with_name(f"{name}.{os.getpid()}-{secrets.token_hex(4)}")
-    draft.touch(mode=0o600)
-    draft.write_text(secrets.token_urlsafe(random_bytes), encoding="utf-8")
-    try:
-        # A link never replaces what is there, and what is there is whole.
-        path.hardlink_to(draft)
-    except FileExistsError:
-        pass
-    finally:
-        draft.unlink()
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _make(path, secrets.token_urlsafe(random_bytes))
     return path.read_text(encoding="utf-8")
+
+
+def _make(path: Path, secret: str) -> None:
+    draft = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        draft.touch(mode=0o600)
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(secret)
+            file.flush()
+            # Else a power cut may leave the name without the secret.
+            os.fsync(file.fileno())
+        # A link never replaces what is there, and what is there is whole.
+        with suppress(FileExistsError):
+            path.hardlink_to(draft)
+    finally:
+        draft.unlink(missing_ok=True)

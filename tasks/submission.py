@@ -72,22 +72,27 @@ class FileSink(ByteSink):
         self.close()
         if expires_s is None and purpose == "batch":
             expires_s = self._backends.settings.file_expires_s
-        with self._backends.database.write() as session:
-            created = session.execute(select(now_ms())).scalar_one()
-            file = File(
-                id=self._id,
-                tenant=self._tenant,
-                purpose=purpose,
-                filename=filename,
-                bytes=self.size_bytes,
-                sha256=self.sha256,
-                storage_key=self.storage_key,
-                job_id=job_id,
-                created_ms=created,
-                expires_ms=None if expires_s is None else created + int(expires_s * 1000),
-                deleted_ms=None,
-            )
-            session.add(file)
+        try:
+            with self._backends.database.write() as session:
+                created = session.execute(select(now_ms())).scalar_one()
+                file = File(
+                    id=self._id,
+                    tenant=self._tenant,
+                    purpose=purpose,
+                    filename=filename,
+                    bytes=self.size_bytes,
+                    sha256=self.sha256,
+                    storage_key=self.storage_key,
+                    job_id=job_id,
+                    created_ms=created,
+                    expires_ms=None if expires_s is None else created + int(expires_s * 1000),
+                    deleted_ms=None,
+                )
+                session.add(file)
+                audit(session, self._tenant, "file.created", file.id, purpose=purpose, bytes=file.bytes)
+        except BaseException:
+            self._backends.storage.delete(self.storage_key)
+            raise
         return file
 
 
@@ -224,7 +229,8 @@ def input_file(session: Session, request: JobRequest) -> File:
     if request.kind is not JobKind.RERUN:
         # The input of an earlier job counts as long as its bytes are there.
         query = query.where(is_visible())
-    file = session.scalars(query).one_or_none()
+    # Shared: whoever deletes the file waits until the job is there, for which its bytes are then kept.
+    file = session.scalars(query.with_for_update(read=True)).one_or_none()
     if file is None:
         raise NotFound("file", request.input_file_id, param="input_file_id")
     purposes = ROWS_PURPOSES if request.kind is JobKind.ROWS else BATCH_PURPOSES

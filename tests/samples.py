@@ -16,7 +16,7 @@ from tasks.outcomes import Outcome
 from tasks.planned_file import read_frame
 from tasks.results import StoredResult, iter_results
 from tasks.submission import JobRequest, create_job, store_file
-from tasks.tables import Chunk, ChunkState, Job, JobStatus
+from tasks.tables import Chunk, ChunkState, Job, JobStatus, Worker
 
 ENDPOINT = "/v1/chat/completions"
 
@@ -117,3 +117,21 @@ def answer(
 def results_of(backends: Backends, job_id: str) -> list[StoredResult]:
     """The job's results in input order."""
     return list(iter_results(backends.database, job_id))
+
+
+def alive(backends: Backends, name: str, silent_ms: int, *, model: str = "sim", started_ms: int = 1) -> None:
+    """A worker whose last sign of life came so long ago."""
+    with backends.database.write() as session:
+        now = session.execute(select(now_ms())).scalar_one()
+        session.add(
+            Worker(
+                id=name,
+                model=model,
+                host="h",
+                pid=1,
+                devices="",
+                started_ms=started_ms,
+                heartbeat_ms=now - silent_ms,
+                figures={},
+            )
+        )
