@@ -11,6 +11,7 @@ from sqlalchemy import Select, and_, func, select, tuple_, update
 from tasks.backends import Backends
 from tasks.clock import now_ms
 from tasks.database import Database
+from tasks.failpoints import Failpoint, failpoint
 from tasks.tables import Chunk, ChunkState, Job, JobStatus, Lane
 
 log = structlog.get_logger()
@@ -63,7 +64,10 @@ def choose_next(waiting: Sequence[WaitingJob], room: int) -> list[tuple[str, int
 def fill_runway(app: Celery, backends: Backends, model: str) -> int:
     """Put chunks of a model onto its queues as long as there is room; returns how many."""
     chunks = _take_pending(backends.database, model, backends.settings.runway_chunks)
-    publish(app, chunks)
+    if chunks:
+        failpoint(Failpoint.RUNWAY_TAKEN)
+        publish(app, chunks)
+        failpoint(Failpoint.RUNWAY_PUBLISHED)
     return len(chunks)
 
 

@@ -12,6 +12,7 @@ from tasks.clock import now_ms
 from tasks.counting import add_counts
 from tasks.database import Database
 from tasks.errors import LeaseLost
+from tasks.failpoints import Failpoint, failpoint
 from tasks.jobs import fail_for_lost_plan, get_job, move_job
 from tasks.outcomes import Outcome
 from tasks.planned_file import read_frame
@@ -44,6 +45,7 @@ def _settle(backends: Backends, job: Job) -> None:
             move_job(session, job.id, {JobStatus.IN_PROGRESS}, JobStatus.FINALIZING)
         status = JobStatus.FINALIZING
     if status is JobStatus.FINALIZING:
+        failpoint(Failpoint.FINALIZING)
         _fill(backends, job, "batch_expired")
         ending = JobStatus.COMPLETED if job.expired_ms is None else JobStatus.EXPIRED
         _end(backends, job, JobStatus.FINALIZING, ending)
@@ -72,6 +74,7 @@ def _fill(backends: Backends, job: Job, error_code: str) -> None:
     """Give every request without a result one that says why, chunk by chunk."""
     for seq in _unfilled_chunks(backends.database, job.id):
         _fill_chunk(backends.database, backends.storage, job, seq, error_code)
+        failpoint(Failpoint.FILLING)
 
 
 def _unfilled_chunks(database: Database, job_id: str) -> list[int]:

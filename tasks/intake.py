@@ -9,6 +9,7 @@ import structlog
 from config.settings import Settings
 from tasks.backends import Backends
 from tasks.errors import LineFault
+from tasks.failpoints import Failpoint, failpoint
 from tasks.jobs import IntakeClaim, PlannedJob, accept_plan, claim_intake, reject_input, renew_intake
 from tasks.plan import ChunkCutter, PlannedChunk
 from tasks.planned_file import PlannedFileWriter, PlannedRequest
@@ -94,6 +95,7 @@ class _Pass:
         if chunk := cutter.rest():
             self._append(writer, chunk)
         writer.close()
+        failpoint(Failpoint.PLAN_WRITTEN)
         assert source.model is not None
         return PlannedJob(
             model=source.model,

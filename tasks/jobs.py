@@ -12,6 +12,7 @@ from tasks.audit import audit
 from tasks.clock import now_ms
 from tasks.database import Database
 from tasks.errors import Conflict, LineFault, NotFound
+from tasks.failpoints import Failpoint, failpoint
 from tasks.ids import result_file_id
 from tasks.tables import (
     FINAL_STATUSES,
@@ -148,6 +149,7 @@ def cancel_job(database: Database, job_id: str, tenant: str | None = None) -> Jo
                 .where(Chunk.job_id == job_id, Chunk.state.in_([ChunkState.PENDING, ChunkState.QUEUED]))
                 .values(state=ChunkState.DONE)
             )
+    failpoint(Failpoint.CANCEL_COMMITTED)
     job = get_job(database, job_id)
     if not stopped and job.status != JobStatus.CANCELLING:
         raise Conflict(

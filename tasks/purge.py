@@ -9,6 +9,7 @@ from tasks.backends import Backends
 from tasks.clock import now_ms
 from tasks.database import Database
 from tasks.errors import MachineError
+from tasks.failpoints import Failpoint, failpoint
 from tasks.tables import FINAL_STATUSES, File, Job, JobKind, JobStatus, Result
 
 log = structlog.get_logger()
@@ -46,6 +47,7 @@ def purge_jobs(backends: Backends) -> int:
 def _purge_job(backends: Backends, job_id: str, planned_key: str | None) -> None:
     if planned_key is not None:
         backends.storage.delete(planned_key)
+    failpoint(Failpoint.PURGE_UNSTORED)
     while _remove_results(backends.database, job_id):
         pass
     with backends.database.write() as session:

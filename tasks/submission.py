@@ -14,6 +14,7 @@ from tasks.byte_sink import ByteSink
 from tasks.clock import now_ms
 from tasks.database import Database
 from tasks.errors import Conflict, NotFound, UserError
+from tasks.failpoints import Failpoint, failpoint
 from tasks.files import BATCH_PURPOSES, ROWS_PURPOSES, is_visible
 from tasks.ids import new_file_id, new_job_id
 from tasks.jobs import get_job
@@ -70,6 +71,7 @@ class FileSink(ByteSink):
         `expires_s` counts from now; null: as the settings say for inputs, never for other files.
         """
         self.close()
+        failpoint(Failpoint.FILE_STORED)
         if expires_s is None and purpose == "batch":
             expires_s = self._backends.settings.file_expires_s
         try:

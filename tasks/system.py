@@ -9,6 +9,7 @@ from kombu.exceptions import OperationalError
 from tasks import dispatch
 from tasks.app import app
 from tasks.backends import backends
+from tasks.failpoints import Failpoint, failpoint
 from tasks.finalise import settle
 from tasks.intake import run_intake
 from tasks.jobs import get_job
@@ -26,6 +27,7 @@ _last_tick = 0.0
 def intake(job_id: str) -> None:
     """Validate and plan a job, then put its first chunks on the runway."""
     run_intake(backends(), job_id)
+    failpoint(Failpoint.PLAN_ACCEPTED)
     job = get_job(backends().database, job_id)
     if job.status == JobStatus.IN_PROGRESS and job.model is not None:
         dispatch.fill_runway(app, backends(), job.model)
@@ -55,6 +57,7 @@ def tick() -> None:
 
 def announce(job_id: str) -> None:
     """Tell the system worker of a new job. Without a broker the sweeper finds it later."""
+    failpoint(Failpoint.JOB_COMMITTED)
     try:
         intake.delay(job_id)
     except (OperationalError, OSError) as error:

@@ -20,6 +20,7 @@ from tasks.chunks import (
     unfinished_requests,
 )
 from tasks.errors import LeaseLost
+from tasks.failpoints import Failpoint, failpoint
 from tasks.jobs import fail_for_lost_plan
 from tasks.outcomes import Outcome
 from tasks.planned_file import PlannedRequest
@@ -88,6 +89,7 @@ class ChunkRunner:
             return None
         chunk_log = log.bind(job=job_id, chunk=seq, attempt=lease.attempt, worker=self._worker_id)
         try:
+            failpoint(Failpoint.CHUNK_LEASED)
             requests = unfinished_requests(self._backends, lease)
             if lease.attempt > self._settings.max_attempts:
                 return self._convict(lease, requests)
@@ -158,6 +160,7 @@ class ChunkRunner:
         if end.error is not None and not isinstance(end.error, CancelledError):
             raise end.error
         # Cut off by a cancelled job or by this worker's shutdown: neither is the chunk's fault.
+        failpoint(Failpoint.RELEASING)
         release_chunk(self._backends.database, lease, attempts=lease.attempt - 1)
         return None
 
@@ -175,7 +178,7 @@ class ChunkRunner:
             outcomes.append(item)
 
     def _record(self, lease: Lease, outcomes: Sequence[Outcome], *, finish: bool) -> Recorded:
-        return record_results(
+        recorded = record_results(
             self._backends.database,
             lease,
             outcomes,
@@ -183,6 +186,9 @@ class ChunkRunner:
             lease_s=self._settings.lease_s,
             finish=finish,
         )
+        if outcomes:
+            failpoint(Failpoint.CHUNK_FINISHED if finish else Failpoint.RESULTS_WRITTEN)
+        return recorded
 
     async def _feed(
         self, lease: Lease, requests: Sequence[PlannedRequest], finished: Finished, holding: Holding
