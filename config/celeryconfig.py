@@ -14,12 +14,19 @@ BRPOP_TIMEOUT_S = 0.2
 """Seconds one blocking pop waits: how late a worker notices that it has room again."""
 
 
-def celery_settings(settings: Settings) -> dict[str, Any]:
+REDIS_TIMEOUT_S = 5.0
+"""Seconds that a server which is there may take to connect or to answer, before it counts as away."""
+
+PUBLISHER_TIMEOUT_S = 1.0
+"""The same where somebody waits for it: the web server only publishes."""
+
+
+def celery_settings(settings: Settings, redis_timeout_s: float = REDIS_TIMEOUT_S) -> dict[str, Any]:
     """Settings for every Celery process of this deployment."""
     return {
         "broker_url": settings.resolved_redis_url(),
         "broker_connection_retry_on_startup": True,
-        "broker_connection_timeout": 3,
+        "broker_connection_timeout": redis_timeout_s,
         "broker_transport_options": {
             "visibility_timeout": VISIBILITY_TIMEOUT_S,
             # Look for expired messages every few seconds; the defaults take a minute and a half.
@@ -28,7 +35,10 @@ def celery_settings(settings: Settings) -> dict[str, Any]:
             "polling_interval": BRPOP_TIMEOUT_S,
             "queue_order_strategy": "priority",
             "socket_keepalive": True,
-            "socket_connect_timeout": 3,
+            "socket_connect_timeout": redis_timeout_s,
+            "socket_timeout": redis_timeout_s,
+            # Publishing: one attempt. Celery's own loop keeps trying for whoever listens.
+            "max_retries": 0,
             "health_check_interval": 10,
         },
         "task_serializer": "json",

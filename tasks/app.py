@@ -4,19 +4,19 @@ from typing import Any
 
 from celery import Celery
 
-from config.celeryconfig import celery_settings
+from config.celeryconfig import REDIS_TIMEOUT_S, celery_settings
 from config.settings import Settings, get_settings
 
-_chosen: list[Settings] = []
+_chosen: list[tuple[Settings, float]] = []
 
 
-def use_settings(settings: Settings) -> None:
+def use_settings(settings: Settings, redis_timeout_s: float = REDIS_TIMEOUT_S) -> None:
     """Configure the application from these settings instead of the process's own; before its first use."""
-    _chosen[:] = [settings]
+    _chosen[:] = [(settings, redis_timeout_s)]
 
 
 def _configuration() -> dict[str, Any]:
-    return celery_settings(_chosen[0] if _chosen else get_settings())
+    return celery_settings(*_chosen[0]) if _chosen else celery_settings(get_settings())
 
 
 app = Celery("gristmill", set_as_current=False)

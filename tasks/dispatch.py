@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import structlog
 from celery import Celery
-from kombu.exceptions import OperationalError
 from sqlalchemy import Select, and_, func, select, tuple_, update
 
 from tasks.backends import Backends
 from tasks.clock import now_ms
 from tasks.database import Database
 from tasks.failpoints import Failpoint, failpoint
+from tasks.messages import Message, broker_is_away, send
 from tasks.tables import Chunk, ChunkState, Job, JobStatus, Lane
 
 log = structlog.get_logger()
@@ -19,8 +19,9 @@ log = structlog.get_logger()
 CHUNK_TASK = "gristmill.chunk"
 """Name of the Celery task that runs a chunk; its body is in `workers`."""
 
-REPUBLISH_AFTER_MS = 10_000
-"""How long a queued chunk is left alone before its message is looked for."""
+REPUBLISH_AFTER_MS = 4_000
+"""How long a queued chunk is left alone before its message is looked for: longer than a worker takes from
+the message to the lease, and short enough that a broker that lost everything stops nobody for long."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ def choose_next(waiting: Sequence[WaitingJob], room: int) -> list[tuple[str, int
 
 def fill_runway(app: Celery, backends: Backends, model: str) -> int:
     """Put chunks of a model onto its queues as long as there is room; returns how many."""
+    if broker_is_away(app):
+        return 0
     chunks = _take_pending(backends.database, model, backends.settings.runway_chunks)
     if chunks:
         failpoint(Failpoint.RUNWAY_TAKEN)
@@ -73,20 +76,19 @@ def fill_runway(app: Celery, backends: Backends, model: str) -> int:
 
 def publish(app: Celery, chunks: Sequence[QueuedChunk]) -> None:
     """Send the message of each chunk. One that cannot be sent is sent again by the sweeper."""
-    try:
-        with app.producer_or_acquire() as producer:
-            for chunk in chunks:
-                app.send_task(
-                    CHUNK_TASK,
-                    args=(chunk.job_id, chunk.seq, chunk.requests, chunk.tokens),
-                    # What Flower and Celery's own tools show in place of the arguments.
-                    argsrepr=f"job {chunk.job_id}, chunk {chunk.seq}, requests {chunk.requests}, "
-                    f"tokens {chunk.tokens}, lane {chunk.queue}",
-                    queue=chunk.queue,
-                    producer=producer,
-                )
-    except (OperationalError, OSError) as error:
-        log.warning("publish_failed", chunks=len(chunks), error=type(error).__name__)
+    send(
+        app,
+        [
+            Message(
+                CHUNK_TASK,
+                args=(chunk.job_id, chunk.seq, chunk.requests, chunk.tokens),
+                queue=chunk.queue,
+                shown=f"job {chunk.job_id}, chunk {chunk.seq}, requests {chunk.requests}, "
+                f"tokens {chunk.tokens}, lane {chunk.queue}",
+            )
+            for chunk in chunks
+        ],
+    )
 
 
 def _take_pending(database: Database, model: str, runway_chunks: int) -> list[QueuedChunk]:
@@ -144,6 +146,8 @@ def republish_missing(app: Celery, database: Database) -> int:
     A message is taken for lost when its queue is shorter than the number of chunks that should be on it.
     Sending one too many is harmless: whoever comes second finds the lease taken.
     """
+    if broker_is_away(app):
+        return 0
     with database.read() as session:
         rows = session.execute(
             select(Chunk.job_id, Chunk.seq, Chunk.requests, Chunk.estimated_tokens, Job.model, Job.lane)

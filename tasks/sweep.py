@@ -38,10 +38,11 @@ def sweep(app: Celery, backends: Backends) -> list[str]:
             log.error("settle_failed", job=job_id, error=repr(error))
     for model in _models_with_pending(database):
         fill_runway(app, backends, model)
-    republish_missing(app, database)
     purge_jobs(backends)
     purge_uploads(backends)
     purge_files(backends)
+    # Last, because it alone asks the broker, which may not answer.
+    republish_missing(app, database)
     return _abandoned_intakes(database)
 
 

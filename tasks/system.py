@@ -3,9 +3,9 @@
 import threading
 import time
 
-import structlog
-from kombu.exceptions import OperationalError
+from celery import Task
 
+from config.celeryconfig import SYSTEM_QUEUE
 from tasks import dispatch
 from tasks.app import app
 from tasks.backends import backends
@@ -13,10 +13,9 @@ from tasks.failpoints import Failpoint, failpoint
 from tasks.finalise import settle
 from tasks.intake import run_intake
 from tasks.jobs import get_job
+from tasks.messages import Message, send
 from tasks.sweep import sweep
 from tasks.tables import JobStatus
-
-log = structlog.get_logger()
 
 # Events are what Flower shows. A tick each second would bury the work there, and the end of a job is no work.
 _tick_lock = threading.Lock()
@@ -49,7 +48,7 @@ def tick() -> None:
         if time.monotonic() - _last_tick < backends().settings.tick_s / 2:
             return
         for job_id in sweep(app, backends()):
-            intake.delay(job_id)
+            _tell(intake, job_id)
         _last_tick = time.monotonic()
     finally:
         _tick_lock.release()
@@ -58,15 +57,13 @@ def tick() -> None:
 def announce(job_id: str) -> None:
     """Tell the system worker of a new job. Without a broker the sweeper finds it later."""
     failpoint(Failpoint.JOB_COMMITTED)
-    try:
-        intake.delay(job_id)
-    except (OperationalError, OSError) as error:
-        log.warning("publish_failed", job=job_id, error=type(error).__name__)
+    _tell(intake, job_id)
 
 
 def announce_complete(job_id: str) -> None:
     """Tell the system worker that the last result of a job is in; the sweeper would find it too."""
-    try:
-        settle_job.delay(job_id)
-    except (OperationalError, OSError) as error:
-        log.warning("publish_failed", job=job_id, error=type(error).__name__)
+    _tell(settle_job, job_id)
+
+
+def _tell(task: Task, job_id: str) -> None:
+    send(app, [Message(task.name, args=(job_id,), queue=SYSTEM_QUEUE, shown=f"job {job_id}")])

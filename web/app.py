@@ -6,8 +6,11 @@ from secrets import token_hex
 from flask import Response, g, request
 from flask_openapi import Info, OpenAPI
 from flask_wtf.csrf import CSRFProtect
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from werkzeug.middleware.proxy_fix import ProxyFix
 
+from config.celeryconfig import PUBLISHER_TIMEOUT_S
 from config.settings import Settings, get_settings
 from tasks.app import use_settings
 from tasks.backends import Backends
@@ -39,7 +42,7 @@ csrf = CSRFProtect()
 def create_app(settings: Settings | None = None) -> OpenAPI:
     """Build the application; the database must have been migrated."""
     settings = settings or get_settings()
-    use_settings(settings)
+    use_settings(settings, PUBLISHER_TIMEOUT_S)
     app = OpenAPI(
         __name__,
         info=Info(title="Gristmill", version="1"),
@@ -59,6 +62,12 @@ def create_app(settings: Settings | None = None) -> OpenAPI:
         WTF_CSRF_CHECK_DEFAULT=False,
         # The same broker under the name that the limiter knows for a socket.
         RATELIMIT_STORAGE_URI=settings.resolved_redis_url().replace("redis+socket:", "redis+unix:", 1),
+        # Without it in a moment, or each process counts for itself.
+        RATELIMIT_STORAGE_OPTIONS={
+            "socket_timeout": PUBLISHER_TIMEOUT_S,
+            "socket_connect_timeout": PUBLISHER_TIMEOUT_S,
+            "retry": Retry(NoBackoff(), 0),
+        },
     )
     app.json.sort_keys = False  # type: ignore[attr-defined]
     if settings.web_behind_proxy:

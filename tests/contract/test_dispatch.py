@@ -27,6 +27,7 @@ from tests.samples import (
     submit,
     with_settings,
 )
+from tests.waiting import eventually
 from workers.embedded_redis import EmbeddedRedis
 
 LONG_AGO_MS = 1
@@ -158,7 +159,7 @@ def test_a_broker_that_is_down_loses_nothing(sqlite_backends: Backends, tmp_path
         change_chunks(backends, job_id, queued_ms=LONG_AGO_MS)
         server.start(tmp_path / "redis.log")
         lose_messages(app)
-        assert republish_missing(app, backends.database) == 2
+        eventually(lambda: republish_missing(app, backends.database) == 2, "the broker is tried again")
         assert sent(app) == [(job_id, 0), (job_id, 1)]
     finally:
         app.pool.force_close_all()
