@@ -1,8 +1,10 @@
 """Bytes on their way into storage; nobody sees them before they are complete."""
 
 import hashlib
+from contextlib import suppress
 
 from tasks.errors import UserError
+from tasks.faults import StorageFailed
 from tasks.storage import Storage
 
 
@@ -54,6 +56,9 @@ class ByteSink:
         """Leave nothing behind; of a sink that was closed or abandoned before, this changes nothing."""
         if self._has_ended:
             return
-        # Closed first, because that is how every storage drops its parts.
-        self.close()
-        self._storage.delete(self.storage_key)
+        # Closed first, because that is how every storage drops its parts; on a full disk it cannot be.
+        with suppress(StorageFailed):
+            self.close()
+        self._has_ended = True
+        with suppress(StorageFailed):
+            self._storage.delete(self.storage_key)

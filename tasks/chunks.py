@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, insert, select, update
+from sqlalchemy import ColumnElement, case, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -135,6 +135,27 @@ def record_results(
             done = finished_indices(session, lease.job_id, [outcome.index for outcome in outcomes])
             missing = [outcome for outcome in outcomes if outcome.index not in done]
             return add_results(session, lease.job_id, lease.seq, missing, worker)
+
+
+def start_alone(database: Database, lease: Lease, index: int) -> int:
+    """Note that a request is about to run with nothing else in the engine; returns how often it did so far.
+
+    Counted before it starts, so that it also counts when nobody is left to tell how it ended.
+
+    Raises:
+        LeaseLost: another worker has the chunk.
+    """
+    repeated = case((Chunk.alone_index == index, Chunk.alone_starts + 1), else_=1)
+    with database.write() as session:
+        starts = session.execute(
+            update(Chunk)
+            .where(*_held_by(lease))
+            .values(alone_index=index, alone_starts=repeated)
+            .returning(Chunk.alone_starts)
+        ).scalar_one_or_none()
+    if starts is None:
+        raise LeaseLost(f"chunk {lease.job_id}/{lease.seq} is no longer leased under token {lease.token}")
+    return starts
 
 
 def release_chunk(database: Database, lease: Lease, *, attempts: int) -> None:

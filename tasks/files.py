@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import structlog
 from sqlalchemy import ColumnElement, or_, select, update
-from sqlalchemy.exc import SQLAlchemyError
 
 from tasks.audit import audit
 from tasks.backends import Backends
 from tasks.clock import now_ms
 from tasks.database import Database
-from tasks.errors import Conflict, MachineError, NotFound
+from tasks.errors import Conflict, NotFound
+from tasks.faults import MACHINE_FAULTS
 from tasks.ids import job_of_result_file
 from tasks.ids import result_file_id as id_of_results
 from tasks.jobs import get_job, result_file
@@ -153,7 +153,7 @@ def purge_files(backends: Backends) -> int:
         try:
             _free(backends, file_id, storage_key)
             freed += 1
-        except (MachineError, SQLAlchemyError, OSError) as error:
+        except MACHINE_FAULTS as error:
             # One file's trouble must not keep the others waiting; it is tried again at the next pass.
             log.error("purge_failed", file=file_id, error=repr(error))
     return freed

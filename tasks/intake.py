@@ -1,6 +1,7 @@
 """Intake: one pass over an input that checks every request and writes the planned file."""
 
 import time
+from contextlib import suppress
 from secrets import token_hex
 from typing import Any
 
@@ -10,7 +11,16 @@ from config.settings import Settings
 from tasks.backends import Backends
 from tasks.errors import LineFault
 from tasks.failpoints import Failpoint, failpoint
-from tasks.jobs import IntakeClaim, PlannedJob, accept_plan, claim_intake, reject_input, renew_intake
+from tasks.faults import DATABASE_AWAY, StorageFailed
+from tasks.intake_claim import (
+    IntakeClaim,
+    PlannedJob,
+    accept_plan,
+    claim_intake,
+    put_off_intake,
+    reject_input,
+    renew_intake,
+)
 from tasks.plan import ChunkCutter, PlannedChunk
 from tasks.planned_file import PlannedFileWriter, PlannedRequest
 from tasks.reading import read_input
@@ -24,6 +34,10 @@ PROGRESS_S = 1.0
 """Seconds between two renewals of the claim, which also show progress and notice a cancelled job."""
 
 
+MACHINE_PAUSE_S = 5.0
+"""How long a job waits whose intake met a fault of the machine."""
+
+
 class _Superseded(Exception):
     """The claim is gone: cancelled, expired, or taken over by another process."""
 
@@ -34,7 +48,7 @@ def run_intake(backends: Backends, job_id: str) -> None:
     claim = claim_intake(backends.database, job_id, settings.lease_s)
     if claim is None:
         return
-    if claim.token > settings.max_attempts:
+    if claim.attempt > settings.max_attempts:
         message = "The input could not be read, as often as it was tried."
         reject_input(backends.database, claim, [LineFault("input_unreadable", message)])
         return
@@ -48,6 +62,13 @@ def run_intake(backends: Backends, job_id: str) -> None:
         return
     except StoredObjectMissing:
         plan = [LineFault("input_missing", "The input file is no longer in storage.")]
+    except (StorageFailed, *DATABASE_AWAY) as error:
+        # Nobody's fault here: a full disk or a lost database must not end the job.
+        log.warning("intake_put_off", job=job_id, error=repr(error))
+        with suppress(StorageFailed):
+            backends.storage.delete(planned_key)
+        put_off_intake(backends.database, claim, MACHINE_PAUSE_S)
+        return
     if isinstance(plan, list):
         reject_input(backends.database, claim, plan)
         log.info("input_rejected", job=job_id, faults=len(plan))

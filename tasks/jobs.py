@@ -1,11 +1,10 @@
 """The life of a job: its states, and each move between them as one guarded write."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, insert, select, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from tasks.audit import audit
@@ -203,100 +202,3 @@ def delete_job(database: Database, job_id: str, tenant: str | None = None) -> No
         hidden = {"deleted_ms": now_ms(), "idempotency_key": None, "resume_key": None}
         session.execute(update(Job).where(Job.id == job_id).values(hidden))
         audit(session, job.tenant, "job.deleted", job_id)
-
-
-@dataclass(frozen=True)
-class IntakeClaim:
-    """One process's right to read a job's input, until it expires or is taken over."""
-
-    job_id: str
-    token: int
-
-
-def claim_intake(database: Database, job_id: str, lease_s: float) -> IntakeClaim | None:
-    """Take the intake of a job in `validating` that no live process reads."""
-    with database.write() as session:
-        row = session.execute(
-            update(Job)
-            .where(
-                Job.id == job_id,
-                Job.status == JobStatus.VALIDATING,
-                (Job.intake_expires_ms.is_(None)) | (Job.intake_expires_ms < now_ms()),
-            )
-            .values(
-                intake_token=Job.intake_token + 1,
-                intake_expires_ms=now_ms() + int(lease_s * 1000),
-                intake_bytes=0,
-            )
-            .returning(Job.intake_token)
-        ).one_or_none()
-    return None if row is None else IntakeClaim(job_id, row.intake_token)
-
-
-def renew_intake(database: Database, claim: IntakeClaim, read_bytes: int, lease_s: float) -> bool:
-    """Keep the claim and show how far intake is; false when the claim or the job is gone."""
-    with database.write() as session:
-        return bool(
-            session.execute(
-                update(Job)
-                .where(*_claim_holds(claim))
-                .values(intake_bytes=read_bytes, intake_expires_ms=now_ms() + int(lease_s * 1000))
-            ).rowcount  # type: ignore[attr-defined]
-        )
-
-
-def _claim_holds(claim: IntakeClaim) -> list[ColumnElement[bool]]:
-    return [
-        Job.id == claim.job_id,
-        Job.status == JobStatus.VALIDATING,
-        Job.intake_token == claim.token,
-    ]
-
-
-@dataclass(frozen=True)
-class PlannedJob:
-    """What intake found in a good input."""
-
-    model: str
-    planned_key: str
-    total: int
-    estimated_tokens: int
-    input_bytes: int
-    chunks: list[dict[str, Any]]
-    """Rows of `Chunk` without its job."""
-
-
-def accept_plan(database: Database, claim: IntakeClaim, plan: PlannedJob) -> bool:
-    """Start the job, if the claim still holds: chunks and status in one transaction."""
-    with database.write() as session:
-        held = session.execute(select(Job.id).where(*_claim_holds(claim)).with_for_update()).one_or_none()
-        if held is None:
-            return False
-        session.connection().execute(
-            insert(Chunk), [{"job_id": claim.job_id, **chunk} for chunk in plan.chunks]
-        )
-        return move_job(
-            session,
-            claim.job_id,
-            {JobStatus.VALIDATING},
-            JobStatus.IN_PROGRESS,
-            model=plan.model,
-            planned_key=plan.planned_key,
-            total=plan.total,
-            estimated_tokens=plan.estimated_tokens,
-            intake_bytes=plan.input_bytes,
-        )
-
-
-def reject_input(database: Database, claim: IntakeClaim, faults: list[LineFault]) -> None:
-    """End the job as `failed`, with the faults of its input, if the claim still holds."""
-    with database.write() as session:
-        held = session.execute(select(Job.id).where(*_claim_holds(claim)).with_for_update()).one_or_none()
-        if held is not None:
-            move_job(
-                session,
-                claim.job_id,
-                {JobStatus.VALIDATING},
-                JobStatus.FAILED,
-                errors=[msgspec.to_builtins(fault) for fault in faults],
-            )

@@ -2,14 +2,13 @@
 
 import structlog
 from sqlalchemy import delete, or_, select, update
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, aliased
 
 from tasks.backends import Backends
 from tasks.clock import now_ms
 from tasks.database import Database
-from tasks.errors import MachineError
 from tasks.failpoints import Failpoint, failpoint
+from tasks.faults import MACHINE_FAULTS
 from tasks.tables import FINAL_STATUSES, File, Job, JobKind, JobStatus, Result
 
 log = structlog.get_logger()
@@ -38,7 +37,7 @@ def purge_jobs(backends: Backends) -> int:
         try:
             _purge_job(backends, job_id, planned_key)
             purged += 1
-        except (MachineError, SQLAlchemyError, OSError) as error:
+        except MACHINE_FAULTS as error:
             # One job's trouble must not keep the others waiting; it is tried again at the next pass.
             log.error("purge_failed", job=job_id, error=repr(error))
     return purged

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlparse
 
 import obstore
-from obstore.exceptions import NotFoundError
+from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import LocalStore, ObjectStore, from_url
 
 from config.settings import Settings
 from tasks.errors import MachineError
+from tasks.faults import StorageFailed, StorageFull, is_full
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -29,6 +30,10 @@ PARTS_UNDER_WAY = 2
 
 
 _CLIENT_OPTIONS = frozenset({"allow_http", "connect_timeout", "timeout", "proxy_url", "root_certificate"})
+
+
+_SIGNS_OF_FULL = ("os error 28", "os error 122", "os error 27")
+"""No space left on device; disk quota exceeded; file too large."""
 
 
 class Sink(Protocol):
@@ -58,7 +63,13 @@ class Storage:
 
     def writer(self, key: str) -> Sink:
         """Write an object of unknown size; it appears whole when the writer is closed, or not at all."""
-        return obstore.open_writer(self._store, key, buffer_size=PART_BYTES, max_concurrency=PARTS_UNDER_WAY)
+        with _faults_as_ours(key):
+            return _Writer(
+                key,
+                obstore.open_writer(
+                    self._store, key, buffer_size=PART_BYTES, max_concurrency=PARTS_UNDER_WAY
+                ),
+            )
 
     def put(self, key: str, blocks: Iterable[bytes]) -> tuple[int, str]:
         """Store a stream of blocks; returns its size in bytes and its SHA-256 in hexadecimal."""
@@ -99,7 +110,7 @@ class Storage:
         Raises:
             StoredObjectMissing: there is no such object.
         """
-        with _missing_as_ours(key):
+        with _faults_as_ours(key):
             return obstore.head(self._store, key)["size"]
 
     def read_range(self, key: str, offset: int, length: int) -> bytes:
@@ -108,13 +119,29 @@ class Storage:
         Raises:
             StoredObjectMissing: there is no such object.
         """
-        with _missing_as_ours(key):
+        with _faults_as_ours(key):
             return bytes(obstore.get_range(self._store, key, start=offset, length=length))
 
     def delete(self, key: str) -> None:
         """Remove an object; one that is not there is fine."""
-        with suppress(NotFoundError, FileNotFoundError):
+        with suppress(StoredObjectMissing), _faults_as_ours(key):
             obstore.delete(self._store, key)
+
+
+class _Writer:
+    """obstore's writer, with our errors."""
+
+    def __init__(self, key: str, writer: Sink) -> None:
+        self._key = key
+        self._writer = writer
+
+    def write(self, data: bytes, /) -> int:
+        with _faults_as_ours(self._key):
+            return self._writer.write(data)
+
+    def close(self) -> None:
+        with _faults_as_ours(self._key):
+            self._writer.close()
 
 
 class _StoredFile(io.RawIOBase):
@@ -167,12 +194,17 @@ def _split_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str
 
 
 @contextmanager
-def _missing_as_ours(key: str) -> Iterator[None]:
-    """Turn obstore's ways of saying that an object is not there into `StoredObjectMissing`."""
+def _faults_as_ours(key: str) -> Iterator[None]:
+    """Turn obstore's ways of saying that something is missing, or does not work now, into our errors."""
     try:
         yield
     except (NotFoundError, FileNotFoundError) as error:
         raise StoredObjectMissing(f"{key} is not in storage") from error
+    except (BaseError, OSError) as error:
+        # obstore has no error of its own for a full disk, and the system's is in its text.
+        if is_full(error) or any(sign in str(error) for sign in _SIGNS_OF_FULL):
+            raise StorageFull(f"there is no room left in storage for {key}") from error
+        raise StorageFailed(f"storage failed at {key}: {type(error).__name__}: {error}") from error
 
 
 def open_storage(settings: Settings) -> Storage:

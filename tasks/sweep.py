@@ -3,13 +3,12 @@
 import structlog
 from celery import Celery
 from sqlalchemy import Select, delete, select, update
-from sqlalchemy.exc import SQLAlchemyError
 
 from tasks.backends import Backends
 from tasks.clock import now_ms
 from tasks.database import Database
 from tasks.dispatch import fill_runway, republish_missing
-from tasks.errors import MachineError
+from tasks.faults import MACHINE_FAULTS
 from tasks.files import purge_files
 from tasks.finalise import expire_overdue, settle
 from tasks.purge import purge_jobs
@@ -33,7 +32,7 @@ def sweep(app: Celery, backends: Backends) -> list[str]:
     for job_id in _settleable(database):
         try:
             settle(backends, job_id)
-        except (MachineError, SQLAlchemyError, OSError) as error:
+        except MACHINE_FAULTS as error:
             # One job's trouble must not keep the others waiting; it is tried again at the next pass.
             log.error("settle_failed", job=job_id, error=repr(error))
     for model in _models_with_pending(database):

@@ -220,7 +220,10 @@ class Job(Table):
     planned_key: Mapped[str | None]
     """Storage key of the planned file, while there is one: as long as the input is kept."""
     intake_token: Mapped[int] = mapped_column(default=0)
+    intake_attempts: Mapped[int] = mapped_column(default=0)
+    """Times a process began to read the input and vanished; faults of the machine it saw do not count."""
     intake_expires_ms: Mapped[int | None]
+    """Until then nobody else begins."""
     intake_bytes: Mapped[int] = mapped_column(default=0)
     """Input read so far."""
 
@@ -257,7 +260,11 @@ class Chunk(Table):
     prefix_group: Mapped[int | None]
     state: Mapped[str]
     attempt: Mapped[int] = mapped_column(default=0)
-    """Times a worker started it."""
+    """Times a worker started it and did not come to its end; what was nobody's fault does not count."""
+    alone_index: Mapped[int | None]
+    """The request of a suspect chunk that was started by itself last."""
+    alone_starts: Mapped[int] = mapped_column(default=0)
+    """How often it was."""
     lease_token: Mapped[int] = mapped_column(default=0)
     """Only grows; a write that carries an older one is refused."""
     lease_owner: Mapped[str | None]

@@ -72,8 +72,8 @@ class WatchedHost(EngineHost):
         self.submit(self.engine.close_gate()).result()
 
     def revive(self) -> None:
-        """What a new engine after a death would be."""
-        self.engine._dead = False
+        """Restart the engine after a death."""
+        self.restart()
 
     def open_gate(self) -> None:
         """Let them go on."""

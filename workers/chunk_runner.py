@@ -11,16 +11,19 @@ from threading import Event
 import structlog
 
 from tasks.backends import Backends
+from tasks.backoff import backoff_s, jittered
 from tasks.chunks import (
     Lease,
     Recorded,
     lease_chunk,
     record_results,
     release_chunk,
+    start_alone,
     unfinished_requests,
 )
 from tasks.errors import LeaseLost
 from tasks.failpoints import Failpoint, failpoint
+from tasks.faults import DATABASE_AWAY, StorageFailed
 from tasks.jobs import fail_for_lost_plan
 from tasks.outcomes import Outcome
 from tasks.planned_file import PlannedRequest
@@ -28,13 +31,17 @@ from tasks.storage import StoredObjectMissing
 from tasks.tables import JobStatus
 from workers.engine import EngineDead, EngineRequest, EngineUnavailable
 from workers.engine_host import EngineHost
-from workers.isolation import Seats, attempts_after_verdict, groups_to_run
+from workers.isolation import MOST_STARTS_ALONE, Seats, attempts_after_verdict, groups_to_run
 from workers.room import Holding
 
 log = structlog.get_logger()
 
-UNAVAILABLE_PAUSE_S = 5.0
-"""How long a chunk is kept back when the engine cannot take it now."""
+MISSING_PAUSE_S = 5.0
+"""How long a chunk is kept back whose requests are not in storage."""
+
+FIRST_WAIT_S = 0.2
+LONGEST_WAIT_S = 5.0
+"""Between two attempts to record results in a database that is away."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,9 @@ class _AllIn:
 class _Checkpoint:
     """What came before must be recorded before the feed goes on."""
 
-    passed: Future[None]
+    alone: PlannedRequest | None
+    """The request that is next, if it runs by itself."""
+    may_run: Future[bool]
 
 
 Finished = queue.SimpleQueue[Outcome | _AllIn | _Checkpoint]
@@ -66,6 +75,8 @@ class ChunkRunner:
         self._worker_id = worker_id
         self.stopping = Event()
         """Set when the worker shuts down: nothing new enters the engine."""
+        self.results = 0
+        """Recorded so far: the sign that the engine gets something done."""
         self._cut_off_at = float("inf")
 
     def stop(self) -> None:
@@ -83,52 +94,42 @@ class ChunkRunner:
 
         Raises:
             EngineDead: the engine is gone; the chunk was given back.
+            EngineUnavailable: the engine cannot answer now; the chunk was given back.
+            StorageFailed: its requests cannot be read now; the chunk was given back.
+            SQLAlchemyError: the database is away; the sweeper takes the chunk back.
         """
-        lease = lease_chunk(self._backends.database, job_id, seq, self._worker_id, self._settings.lease_s)
+        database = self._backends.database
+        lease = lease_chunk(database, job_id, seq, self._worker_id, self._settings.lease_s)
         if lease is None:
             return None
         chunk_log = log.bind(job=job_id, chunk=seq, attempt=lease.attempt, worker=self._worker_id)
         try:
             failpoint(Failpoint.CHUNK_LEASED)
-            requests = unfinished_requests(self._backends, lease)
-            if lease.attempt > self._settings.max_attempts:
-                return self._convict(lease, requests)
-            return self._run_leased(lease, requests, holding)
+            return self._run_leased(lease, unfinished_requests(self._backends, lease), holding)
         except LeaseLost:
             chunk_log.warning("lease_lost")
             return None
         except StoredObjectMissing:
             chunk_log.error("plan_missing")
             if lease.attempt >= self._settings.max_attempts:
-                fail_for_lost_plan(self._backends.database, job_id)
+                fail_for_lost_plan(database, job_id)
             else:
-                self._pause()
-                release_chunk(self._backends.database, lease, attempts=lease.attempt)
+                # Another try at once would fail too.
+                self.stopping.wait(min(MISSING_PAUSE_S, self._settings.lease_s / 2))
+                release_chunk(database, lease, attempts=lease.attempt)
             return None
-        except EngineUnavailable as error:
-            # Nobody's fault here, and another try at once would fail too.
-            chunk_log.warning("engine_unavailable", error=str(error))
-            self._pause()
-            release_chunk(self._backends.database, lease, attempts=lease.attempt - 1)
-            return None
-        except EngineDead:
-            release_chunk(self._backends.database, lease, attempts=lease.attempt)
+        except (EngineUnavailable, StorageFailed) as error:
+            # Nobody's fault here.
+            chunk_log.warning("chunk_given_back", error=str(error))
+            release_chunk(database, lease, attempts=lease.attempt - 1)
             raise
-
-    def _convict(self, lease: Lease, requests: Sequence[PlannedRequest]) -> Recorded | None:
-        """Fail the request under which the engine died last; the others run again."""
-        log.error("request_kills_engine", job=lease.job_id, chunk=lease.seq, index=requests[0].index)
-        verdict = Outcome(requests[0].index, requests[0].custom_id, None, None, "engine_crash")
-        recorded = self._record(lease, [verdict], finish=len(requests) == 1)
-        if len(requests) == 1:
-            return recorded
-        attempts = attempts_after_verdict(self._settings.max_attempts)
-        release_chunk(self._backends.database, lease, attempts=attempts)
-        return None
-
-    def _pause(self) -> None:
-        """Wait a little with what would fail again at once, but not past the lease."""
-        self.stopping.wait(min(UNAVAILABLE_PAUSE_S, self._settings.lease_s / 2))
+        except DATABASE_AWAY:
+            # Nothing can be given back to a database that is away.
+            raise
+        except Exception as error:
+            chunk_log.warning("chunk_failed", error=repr(error))
+            release_chunk(database, lease, attempts=lease.attempt)
+            raise
 
     def _run_leased(self, lease: Lease, requests: list[PlannedRequest], holding: Holding) -> Recorded | None:
         finished: Finished = queue.SimpleQueue()
@@ -137,6 +138,7 @@ class ChunkRunner:
             lambda done: finished.put(_AllIn(CancelledError() if done.cancelled() else done.exception()))
         )
         left = len(requests)
+        alone: PlannedRequest | None = None
         try:
             while True:
                 outcomes, end = self._collect(finished)
@@ -147,7 +149,12 @@ class ChunkRunner:
                 if isinstance(end, _AllIn):
                     break
                 if end is not None:
-                    end.passed.set_result(None)
+                    alone = end.alone
+                    may_run = alone is None or self._may_run_alone(lease, alone)
+                    if alone is not None and not may_run:
+                        recorded = self._convict(lease, alone, finish=False)
+                        left -= 1
+                    end.may_run.set_result(may_run)
                 if recorded.job_status is not JobStatus.IN_PROGRESS or time.monotonic() > self._cut_off_at:
                     feed.cancel()
         except BaseException:
@@ -155,14 +162,25 @@ class ChunkRunner:
             raise
         if left == 0:
             return recorded
-        if isinstance(end.error, BaseExceptionGroup):
-            raise end.error.exceptions[0]
-        if end.error is not None and not isinstance(end.error, CancelledError):
-            raise end.error
-        # Cut off by a cancelled job or by this worker's shutdown: neither is the chunk's fault.
+        if (error := _fault_of(end)) is not None:
+            if isinstance(error, EngineDead) and alone is not None:
+                self._convict(lease, alone, finish=left == 1)
+                attempts = attempts_after_verdict(self._settings.max_attempts)
+                release_chunk(self._backends.database, lease, attempts=attempts)
+            raise error
+        # Cut off by a cancelled job, a dead engine or this worker's shutdown: none is the chunk's fault.
         failpoint(Failpoint.RELEASING)
         release_chunk(self._backends.database, lease, attempts=lease.attempt - 1)
         return None
+
+    def _may_run_alone(self, lease: Lease, request: PlannedRequest) -> bool:
+        return start_alone(self._backends.database, lease, request.index) <= MOST_STARTS_ALONE
+
+    def _convict(self, lease: Lease, request: PlannedRequest, *, finish: bool) -> Recorded:
+        """Fail the request that takes the engine with it."""
+        log.error("request_kills_engine", job=lease.job_id, chunk=lease.seq, index=request.index)
+        verdict = Outcome(request.index, request.custom_id, None, None, "engine_crash")
+        return self._record(lease, [verdict], finish=finish)
 
     def _collect(self, finished: Finished) -> tuple[list[Outcome], _AllIn | _Checkpoint | None]:
         """What finishes within one flush period, and what ended the period early if something did."""
@@ -178,15 +196,28 @@ class ChunkRunner:
             outcomes.append(item)
 
     def _record(self, lease: Lease, outcomes: Sequence[Outcome], *, finish: bool) -> Recorded:
-        recorded = record_results(
-            self._backends.database,
-            lease,
-            outcomes,
-            worker=self._worker_id,
-            lease_s=self._settings.lease_s,
-            finish=finish,
-        )
+        """Record, and wait for a database that is away: what the engine has answered is not thrown away."""
+        failures = 0
+        while True:
+            try:
+                recorded = record_results(
+                    self._backends.database,
+                    lease,
+                    outcomes,
+                    worker=self._worker_id,
+                    lease_s=self._settings.lease_s,
+                    finish=finish,
+                )
+                break
+            except DATABASE_AWAY as error:
+                if time.monotonic() > self._cut_off_at:
+                    raise
+                failures += 1
+                wait_s = jittered(backoff_s(failures, FIRST_WAIT_S, LONGEST_WAIT_S))
+                log.warning("record_put_off", job=lease.job_id, chunk=lease.seq, error=type(error).__name__)
+                time.sleep(wait_s)
         if outcomes:
+            self.results += len(outcomes)
             failpoint(Failpoint.CHUNK_FINISHED if finish else Failpoint.RESULTS_WRITTEN)
         return recorded
 
@@ -210,25 +241,30 @@ class ChunkRunner:
             async with asyncio.TaskGroup() as running:
                 for request in requests:
                     await self._seats.take()
-                    if self.stopping.is_set():
+                    if self._must_stop():
                         self._seats.give_back()
                         return
                     running.create_task(run_one(request)).add_done_callback(free_seat)
             return
         for group in suspects:
             async with self._seats.all_taken():
-                if self.stopping.is_set():
+                if self._must_stop():
                     return
+                checkpoint = _Checkpoint(group[0] if len(group) == 1 else None, Future())
+                finished.put(checkpoint)
+                if not await asyncio.wrap_future(checkpoint.may_run):
+                    continue
                 async with asyncio.TaskGroup() as running:
                     for request in group:
                         running.create_task(run_one(request))
-                checkpoint = _Checkpoint(Future())
-                finished.put(checkpoint)
-                await asyncio.wrap_future(checkpoint.passed)
+
+    def _must_stop(self) -> bool:
+        """Whether nothing more may enter the engine."""
+        return self.stopping.is_set() or self._host.is_dead
 
     async def _answer(self, lease: Lease, request: PlannedRequest, priority: int) -> Outcome:
         started = time.monotonic()
-        answer = await self._host.engine.run(
+        answer = await self._host.run(
             EngineRequest(
                 id=f"{lease.job_id}-{request.index}-{lease.token}",
                 endpoint=lease.endpoint,
@@ -247,3 +283,13 @@ class ChunkRunner:
             reasoning_tokens=answer.reasoning_tokens,
             duration_ms=int((time.monotonic() - started) * 1000),
         )
+
+
+def _fault_of(end: _AllIn) -> BaseException | None:
+    """Why a feed ended before its requests did; null when it was cut off."""
+    if isinstance(end.error, CancelledError):
+        return None
+    if isinstance(end.error, BaseExceptionGroup):
+        # Of several, the one that explains the others.
+        return min(end.error.exceptions, key=lambda error: not isinstance(error, EngineDead))
+    return end.error

@@ -10,7 +10,7 @@ EXIT_ENGINE_DID_NOT_START = 3
 
 
 class EngineDead(MachineError):
-    """The engine is gone; whatever was in it has to run again on another one."""
+    """The engine is gone; whatever was in it has to run again on a new one."""
 
 
 class EngineUnavailable(MachineError):
@@ -76,7 +76,7 @@ class Engine(Protocol):
     """One engine. Its coroutines run on one event loop; `figures` may be called from any thread."""
 
     async def start(self) -> EngineCapacity:
-        """Load the model and get ready.
+        """Load the model and get ready; also once more, after `close`.
 
         Raises:
             EngineStartFailed: with the engine's own message.

@@ -3,6 +3,7 @@
 import os
 import secrets
 import socket
+from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -15,15 +16,19 @@ from config.settings import Settings
 from tasks.app import app
 from tasks.backends import Backends
 from tasks.dispatch import CHUNK_TASK, fill_runway, queue_name
+from tasks.faults import DATABASE_AWAY, StorageFailed
 from tasks.system import announce_complete
 from tasks.tables import Lane
 from workers.celery_pool import ChunkPool, chunk_pool, gated_cycle
 from workers.chunk_runner import ChunkRunner
 from workers.devices import detect_accelerator
-from workers.engine import EngineDead
+from workers.engine import EngineDead, EngineUnavailable
+from workers.engine_care import EngineCare
 from workers.engine_host import EngineHost, make_engine
 from workers.heartbeat import Heartbeat
+from workers.pause import Pause
 from workers.room import Holding, Room
+from workers.watchdog import Watchdog
 
 log = structlog.get_logger()
 
@@ -71,30 +76,42 @@ def run_engine_worker(settings: Settings, model: str, devices: str | None = None
         runner = ChunkRunner(backends, host, capacity.requests, worker_id)
         device_names = devices or ", ".join(detect_accelerator()[1])
         with Heartbeat(backends.database, engine, worker_id=worker_id, model=model, devices=device_names):
-            return _consume(backends, model, runner, Room(capacity), worker_id)
+            return _consume(backends, model, runner, host, Room(capacity), worker_id)
     finally:
         host.close()
         log.info("engine_stopped", model=model)
 
 
-def _consume(backends: Backends, model: str, runner: ChunkRunner, room: Room, worker_id: str) -> int:
+def _consume(
+    backends: Backends, model: str, runner: ChunkRunner, host: EngineHost, room: Room, worker_id: str
+) -> int:
     holdings: dict[str, Holding] = {}
+    care = EngineCare(host, room, runner.stopping, lambda: runner.results)
+    pause = Pause(room, runner.stopping)
 
     @app.task(name=CHUNK_TASK, bind=True)
     def run_chunk(self: Any, job_id: str, seq: int, requests: int, tokens: int) -> None:  # noqa: ARG001
+        care.wait()
         try:
             recorded = runner.run(job_id, seq, holdings[self.request.id])
         except EngineDead as error:
             log.error("engine_died", model=model, error=str(error))
-            runner.cut_off()
-            celery_state.should_stop = EXIT_ENGINE_DIED
-            room.on_open()
-            return
-        if runner.stopping.is_set():
-            return
-        fill_runway(app, backends, model)
-        if recorded is not None and recorded.all_results_in:
-            announce_complete(job_id)
+            if not care.bring_back():
+                runner.cut_off()
+                celery_state.should_stop = EXIT_ENGINE_DIED
+                room.on_open()
+                return
+        except (EngineUnavailable, StorageFailed, *DATABASE_AWAY) as error:
+            pause.take(type(error).__name__)
+        else:
+            if recorded is not None:
+                pause.is_over()
+                if recorded.all_results_in:
+                    announce_complete(job_id)
+        # Without a database now, the sweeper does it later.
+        with suppress(*DATABASE_AWAY):
+            if not runner.stopping.is_set():
+                fill_runway(app, backends, model)
 
     @signals.worker_shutting_down.connect(weak=False)
     def on_shutting_down(how: str, **_: Any) -> None:
@@ -107,11 +124,12 @@ def _consume(backends: Backends, model: str, runner: ChunkRunner, room: Room, wo
         **app.conf.broker_transport_options,
         "queue_order_strategy": gated_cycle(room),
     }
+    queues = [queue_name(model, lane) for lane in Lane]
     worker = app.Worker(
         hostname=worker_id,
         pool_cls=chunk_pool(room, holdings, runner.cut_off),
         concurrency=backends.settings.held_chunks,
-        queues=[queue_name(model, lane) for lane in Lane],
+        queues=queues,
         task_events=True,
         without_gossip=True,
         without_mingle=True,
@@ -124,5 +142,6 @@ def _consume(backends: Backends, model: str, runner: ChunkRunner, room: Room, wo
         room.on_open = lambda: sender.hub.call_soon(lambda: None)
         fill_runway(app, backends, model)
 
-    worker.start()
+    with Watchdog(app, queues, lambda: room.is_open and len(holdings) < backends.settings.held_chunks):
+        worker.start()
     return int(worker.exitcode or 0)

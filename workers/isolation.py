@@ -2,9 +2,9 @@
 
 A chunk counts how often it was started. The first starts run as always. When the engine has died under all of
 them, the chunk is a suspect: its requests go through the engine in small groups with nothing else in it, in
-their planned order, each group recorded before the next one starts. If the engine dies again, the culprit is
-in the first group that has no results, and the next start runs requests one by one. If it dies once more, the
-culprit is the first request without a result. No state is needed beyond the count and the results.
+their planned order, each group recorded before the next one starts. If the engine dies again, the next start
+runs requests one by one, and each is noted before it starts. Under which the engine dies then, that is the
+culprit. A worker that vanishes with it proves less, because people kill workers too: that takes two of them.
 """
 
 import asyncio
@@ -25,6 +25,10 @@ def groups_to_run(
         return None
     size = 1 if attempt >= max_attempts else -(-len(requests) // SUSPECT_GROUPS)
     return [requests[start : start + size] for start in range(0, len(requests), size)]
+
+
+MOST_STARTS_ALONE = 2
+"""Starts of a request with nothing else in the engine that nobody saw end: then it is the culprit."""
 
 
 def attempts_after_verdict(max_attempts: int) -> int:

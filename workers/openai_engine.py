@@ -1,7 +1,6 @@
 """An engine behind a URL: any OpenAI-compatible server."""
 
 import asyncio
-import random
 from http import HTTPStatus
 from typing import Any
 
@@ -9,6 +8,7 @@ import httpx
 import msgspec
 
 from config.catalogue import ModelEntry
+from tasks.backoff import backoff_s, jittered
 from tasks.errors import error_body
 from workers.engine import (
     EngineAnswer,
@@ -41,11 +41,6 @@ _TRY_AGAIN = frozenset(
 )
 """The server's trouble, not the request's. A 500 may be either, so it is tried again too, but in the end it
 is that request's answer."""
-
-
-def backoff_s(attempt: int, jitter: float) -> float:
-    """Seconds to wait after failed attempt number `attempt` (from 1); `jitter` from 0 to 1 spreads it."""
-    return min(FIRST_BACKOFF_S * 2 ** (attempt - 1), LONGEST_BACKOFF_S) * (0.5 + jitter / 2)
 
 
 def _tokens(figures: object, name: str) -> int:
@@ -122,7 +117,7 @@ class OpenAIEngine:
                         return self._answer(response)
                     trouble = f"status {response.status_code}"
                 if attempt < ATTEMPTS:
-                    await asyncio.sleep(backoff_s(attempt, random.random()))  # noqa: S311
+                    await asyncio.sleep(jittered(backoff_s(attempt, FIRST_BACKOFF_S, LONGEST_BACKOFF_S)))
             raise EngineUnavailable(f"{self._base_url}{request.endpoint}: {trouble}, {ATTEMPTS} times")
         finally:
             self._running -= 1

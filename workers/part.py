@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tasks.backoff import backoff_s
 from workers.child import Child
 
 FIRST_BACKOFF_S = 1.0
@@ -10,11 +11,6 @@ LONGEST_BACKOFF_S = 60.0
 
 WELL_S = 60.0
 """A process that ran so long is forgiven its earlier deaths."""
-
-
-def backoff_s(deaths: int) -> float:
-    """How long a process that died so often in a row is left alone, in seconds."""
-    return min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** (min(deaths, 32) - 1))
 
 
 @dataclass
@@ -65,7 +61,11 @@ class Part:
             return None
         if self._restart_at is None:
             self.deaths += 1
-            wait_s = LONGEST_BACKOFF_S if self.is_hopeless else backoff_s(self.deaths)
+            wait_s = (
+                LONGEST_BACKOFF_S
+                if self.is_hopeless
+                else backoff_s(self.deaths, FIRST_BACKOFF_S, LONGEST_BACKOFF_S)
+            )
             self._restart_at = now + wait_s
             return (
                 f"The {self.name} ended with status {self.child().exit_status}; starting another in "

@@ -1,7 +1,8 @@
 """Admission: how much work a worker holds, and when it may take more."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from workers.engine import EngineCapacity
 
@@ -51,6 +52,7 @@ class Room:
         self._most_tokens = int(capacity.tokens * AHEAD)
         self._requests = 0
         self._tokens = 0
+        self._shut = 0
         self._lock = threading.Lock()
         self.on_open: Callable[[], None] = lambda: None
         """Called, from any thread, when a full room has room again."""
@@ -58,7 +60,21 @@ class Room:
     @property
     def is_open(self) -> bool:
         """Whether another chunk may be taken."""
-        return self._requests < self._most_requests and self._tokens < self._most_tokens
+        return not self._shut and self._requests < self._most_requests and self._tokens < self._most_tokens
+
+    @contextmanager
+    def shut(self) -> Iterator[None]:
+        """Nothing more is taken while the block runs, however much room there is."""
+        with self._lock:
+            self._shut += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._shut -= 1
+                opened = self.is_open
+            if opened:
+                self.on_open()
 
     def take(self, requests: int, tokens: int) -> Holding:
         """Hold a chunk's worth."""

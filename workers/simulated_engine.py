@@ -28,7 +28,8 @@ class SimulatedEngine:
         self._answered = 0
 
     async def start(self) -> EngineCapacity:
-        """Ready at once."""
+        """Ready at once; what died before lives again."""
+        self._dead = False
         return EngineCapacity(DEFAULT_CAPACITY_REQUESTS, DEFAULT_CAPACITY_TOKENS)
 
     async def run(self, request: EngineRequest) -> EngineAnswer:

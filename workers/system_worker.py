@@ -6,11 +6,13 @@ from typing import Any
 
 from celery import signals
 from celery.beat import EmbeddedService
+from celery.worker import state as celery_state
 
 from config.celeryconfig import SYSTEM_QUEUE
 from config.settings import Settings
 from tasks import system
 from tasks.app import app
+from workers.watchdog import Watchdog
 
 CONCURRENCY = 6
 """Threads: a few long intakes must not keep the tick waiting."""
@@ -39,7 +41,8 @@ def run_system_worker(settings: Settings) -> int:
         without_mingle=True,
         loglevel=settings.log_level,
     )
-    worker.start()
+    with Watchdog(app, [SYSTEM_QUEUE], lambda: len(celery_state.active_requests) < CONCURRENCY):
+        worker.start()
     if beat.is_alive():
         beat.stop()
     return int(worker.exitcode or 0)

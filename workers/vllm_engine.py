@@ -89,6 +89,8 @@ class VllmEngine:
         Raises:
             EngineStartFailed: with vLLM's own message.
         """
+        # `close` removes it, and an engine that is started again needs it again.
+        Path(self._sockets.name).mkdir(exist_ok=True)
         try:
             source = await asyncio.get_running_loop().run_in_executor(None, self._resolve_source)
             return await self._start(source)
@@ -206,6 +208,8 @@ class VllmEngine:
         """Stop the engine's processes and remove its sockets."""
         if self._engine is not None:
             self._engine.shutdown()
+            self._engine = None
+        self._handlers = {}
         self._sockets.cleanup()
 
 

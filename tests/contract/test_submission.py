@@ -10,7 +10,8 @@ from sqlalchemy import update
 from tasks.backends import Backends
 from tasks.errors import NotFound, UserError
 from tasks.intake import run_intake
-from tasks.jobs import cancel_job, claim_intake, get_job, renew_intake
+from tasks.intake_claim import claim_intake, renew_intake
+from tasks.jobs import cancel_job, get_job
 from tasks.planned_file import PlannedRequest, read_frame
 from tasks.storage import StoredObjectMissing
 from tasks.submission import JobRequest, create_job, find_resumable, mark_delivered, store_file
@@ -221,7 +222,7 @@ def test_intake_of_a_job_that_is_taken_or_done_does_nothing(backends: Backends) 
 
 def test_an_input_that_kills_its_readers_fails_in_the_end(backends: Backends) -> None:
     job_id = submit(backends, good_input(1))
-    change_job(backends, job_id, intake_token=backends.settings.max_attempts)
+    change_job(backends, job_id, intake_attempts=backends.settings.max_attempts)
     run_intake(backends, job_id)
     job = get_job(backends.database, job_id)
     assert (job.status, codes(job)) == (JobStatus.FAILED, [("input_unreadable", None)])

@@ -1,12 +1,16 @@
 """A worker's chunks: every request through the engine once, every result recorded, nothing held too long."""
 
 import json
+import sqlite3
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from tasks.backends import Backends
 from tasks.chunks import Recorded, record_results, release_chunk
+from tasks.faults import StorageFailed
 from tasks.finalise import settle
 from tasks.intake import run_intake
 from tasks.jobs import cancel_job, get_job
@@ -26,7 +30,7 @@ from tests.samples import (
     with_settings,
 )
 from tests.waiting import LONGEST_S, eventually
-from workers import chunk_runner
+from workers import chunk_runner, isolation
 from workers.engine import EngineDead, EngineUnavailable
 
 
@@ -101,27 +105,75 @@ def test_an_engine_that_dies_gives_its_chunk_back_and_counts_the_attempt(
     assert statuses(sqlite_backends, job_id) == {0: 200, 1: 200}
 
 
-def test_the_first_unfinished_request_of_a_chunk_that_was_started_too_often_is_the_culprit(
+def test_a_request_that_runs_alone_is_counted_before_it_starts(
     sqlite_backends: Backends, host: WatchedHost
 ) -> None:
-    job_id = started_job(sqlite_backends, 3)
-    lease = leased(sqlite_backends, job_id)
-    done = outcomes_of(sqlite_backends, lease, [0])
-    record_results(sqlite_backends.database, lease, done, worker="w", lease_s=30, finish=False)
-    release_chunk(sqlite_backends.database, lease, attempts=sqlite_backends.settings.max_attempts)
+    job_id = started_job(sqlite_backends, 2)
+    change_chunks(sqlite_backends, job_id, attempt=sqlite_backends.settings.max_attempts - 1)
+    host.close_gate()
     with worker_of(sqlite_backends, host) as worker:
-        assert worker.run(job_id) is None
-        assert host.engine.entered == []
+        running = worker.start(job_id)
+        eventually(lambda: host.engine.inside == 1)
+        chunk = chunks_of(sqlite_backends, job_id)[0]
+        assert (chunk.alone_index, chunk.alone_starts) == (0, 1)
+        host.open_gate()
+        assert running.result(LONGEST_S) is not None
+    chunk = chunks_of(sqlite_backends, job_id)[0]
+    assert (chunk.alone_index, chunk.alone_starts) == (1, 1)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_request_with_which_two_workers_vanished_is_not_started_again(
+    sqlite_backends: Backends, host: WatchedHost, count: int
+) -> None:
+    job_id = started_job(sqlite_backends, count)
+    change_chunks(
+        sqlite_backends,
+        job_id,
+        attempt=sqlite_backends.settings.max_attempts + 1,
+        alone_index=0,
+        alone_starts=isolation.MOST_STARTS_ALONE,
+    )
+    with worker_of(sqlite_backends, host) as worker:
         recorded = worker.run(job_id)
     assert recorded is not None
     assert recorded.all_results_in
     rows = results_of(sqlite_backends, job_id)
     assert [(row.status_code, row.error_code) for row in rows] == [
-        (200, None),
         (None, "engine_crash"),
-        (200, None),
+        *[(200, None)] * (count - 1),
     ]
+    assert len(host.engine.entered) == count - 1
     assert settle(sqlite_backends, job_id) == JobStatus.COMPLETED
+
+
+def test_killed_workers_alone_convict_nobody(sqlite_backends: Backends, host: WatchedHost) -> None:
+    job_id = started_job(sqlite_backends, 3)
+    change_chunks(sqlite_backends, job_id, attempt=10 * sqlite_backends.settings.max_attempts)
+    with worker_of(sqlite_backends, host) as worker:
+        worker.run(job_id)
+    assert statuses(sqlite_backends, job_id) == dict.fromkeys(range(3), 200)
+
+
+def test_a_chunk_that_waits_for_its_turn_alone_is_not_blamed_for_the_death_of_an_engine(
+    sqlite_backends: Backends, host: WatchedHost
+) -> None:
+    deadly = job_of(sqlite_backends, ["SIMULATE-DEATH"])
+    suspect = started_job(sqlite_backends, 3)
+    attempts = sqlite_backends.settings.max_attempts - 2
+    change_chunks(sqlite_backends, suspect, attempt=attempts)
+    host.close_gate()
+    with worker_of(sqlite_backends, host, in_flight=8) as worker:
+        running = worker.start(deadly)
+        eventually(lambda: host.engine.inside == 1)
+        waiting = worker.start(suspect)
+        eventually(lambda: chunks_of(sqlite_backends, suspect)[0].state == ChunkState.LEASED)
+        host.open_gate()
+        with pytest.raises(EngineDead):
+            running.result(LONGEST_S)
+        assert waiting.result(LONGEST_S) is None
+    assert chunks_of(sqlite_backends, suspect)[0].attempt == attempts
+    assert len(host.engine.entered) == 1
 
 
 @pytest.mark.parametrize(("starts", "most_inside"), [(1, 40), (2, 40), (3, 3), (4, 1)])
@@ -266,18 +318,84 @@ def test_a_chunk_that_was_taken_over_is_dropped(sqlite_backends: Backends, host:
 
 
 def test_an_engine_that_cannot_take_requests_now_gets_them_later(
-    sqlite_backends: Backends, host: WatchedHost, monkeypatch: pytest.MonkeyPatch
+    sqlite_backends: Backends, host: WatchedHost
 ) -> None:
-    monkeypatch.setattr(chunk_runner, "UNAVAILABLE_PAUSE_S", 0.0)
     job_id = started_job(sqlite_backends, 3)
     host.engine.fault = EngineUnavailable("busy")
     with worker_of(sqlite_backends, host) as worker:
-        assert worker.run(job_id) is None
+        with pytest.raises(EngineUnavailable):
+            worker.run(job_id)
         chunk = chunks_of(sqlite_backends, job_id)[0]
         assert (chunk.state, chunk.attempt) == (ChunkState.PENDING, 0)
         host.engine.fault = None
         assert worker.run(job_id) is not None
     assert statuses(sqlite_backends, job_id) == dict.fromkeys(range(3), 200)
+
+
+def test_storage_that_fails_now_costs_no_attempt(
+    sqlite_backends: Backends, host: WatchedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = started_job(sqlite_backends, 3)
+
+    def fail(*_: object) -> bytes:
+        raise StorageFailed("the disk is away")
+
+    with worker_of(sqlite_backends, host) as worker, monkeypatch.context() as away:
+        away.setattr(sqlite_backends.storage, "read_range", fail)
+        with pytest.raises(StorageFailed):
+            worker.run(job_id)
+        chunk = chunks_of(sqlite_backends, job_id)[0]
+        assert (chunk.state, chunk.attempt) == (ChunkState.PENDING, 0)
+
+
+def test_a_fault_of_our_own_gives_the_chunk_back_and_counts(
+    sqlite_backends: Backends, host: WatchedHost
+) -> None:
+    job_id = started_job(sqlite_backends, 3)
+    host.engine.fault = KeyError("a fault of ours")
+    with worker_of(sqlite_backends, host) as worker, pytest.raises(KeyError):
+        worker.run(job_id)
+    chunk = chunks_of(sqlite_backends, job_id)[0]
+    assert (chunk.state, chunk.attempt) == (ChunkState.PENDING, 1)
+
+
+def test_answers_are_kept_while_the_database_is_locked(
+    sqlite_backends: Backends, host: WatchedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = started_job(sqlite_backends, 5)
+    refused: list[object] = []
+
+    def locked(*arguments: Any, **named: Any) -> Recorded:
+        if len(refused) < 3:
+            refused.append(arguments)
+            raise OperationalError("INSERT", {}, sqlite3.OperationalError("database is locked"))
+        return record_results(*arguments, **named)
+
+    monkeypatch.setattr(chunk_runner, "record_results", locked)
+    monkeypatch.setattr(chunk_runner, "FIRST_WAIT_S", 0.01)
+    with worker_of(sqlite_backends, host) as worker:
+        recorded = worker.run(job_id)
+    assert recorded is not None
+    assert recorded.all_results_in
+    assert statuses(sqlite_backends, job_id) == dict.fromkeys(range(5), 200)
+    assert len(host.engine.entered) == 5, "none ran twice"
+
+
+def test_a_worker_that_must_stop_does_not_wait_for_the_database(
+    sqlite_backends: Backends, host: WatchedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = started_job(sqlite_backends, 1)
+
+    def away(*_: Any, **__: Any) -> Recorded:
+        raise OperationalError("INSERT", {}, sqlite3.OperationalError("disk I/O error"))
+
+    monkeypatch.setattr(chunk_runner, "record_results", away)
+    with worker_of(sqlite_backends, host) as worker:
+        running = worker.start(job_id)
+        eventually(lambda: len(host.engine.entered) == 1)
+        worker.runner.cut_off()
+        with pytest.raises(OperationalError):
+            running.result(LONGEST_S)
 
 
 def test_a_message_that_comes_twice_does_nothing(sqlite_backends: Backends, host: WatchedHost) -> None:

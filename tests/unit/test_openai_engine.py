@@ -10,13 +10,11 @@ from typing import Any, TypeVar
 
 import httpx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from config.catalogue import EngineKind, ModelEntry
 from workers import openai_engine
 from workers.engine import EngineAnswer, EngineRequest, EngineStartFailed, EngineUnavailable
-from workers.openai_engine import ATTEMPTS, FIRST_BACKOFF_S, LONGEST_BACKOFF_S, OpenAIEngine, backoff_s
+from workers.openai_engine import ATTEMPTS, OpenAIEngine
 
 T = TypeVar("T")
 
@@ -225,20 +223,3 @@ def test_a_server_that_cannot_be_reached_is_no_engine(dead_url: str) -> None:
 
     with pytest.raises(EngineStartFailed, match=r"http://127\.0\.0\.1:\d+/v1/models"):
         with_engine(dead_url, nothing)
-
-
-@given(attempt=st.integers(1, 60), jitter=st.floats(0, 1))
-def test_pauses_grow_within_their_bounds(attempt: int, jitter: float) -> None:
-    pause_s = backoff_s(attempt, jitter)
-    assert 0 < pause_s <= LONGEST_BACKOFF_S
-    assert backoff_s(attempt, 1) <= backoff_s(attempt + 1, 1)
-    assert backoff_s(attempt, 0) <= pause_s <= backoff_s(attempt, 1)
-
-
-def test_the_first_pause_is_short_and_the_last_is_not_longer_than_it_may_be(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(openai_engine, "FIRST_BACKOFF_S", FIRST_BACKOFF_S)
-    assert backoff_s(1, 1) == FIRST_BACKOFF_S
-    assert backoff_s(1, 0) == FIRST_BACKOFF_S / 2
-    assert backoff_s(100, 1) == LONGEST_BACKOFF_S

@@ -4,17 +4,9 @@ import sys
 import time
 from pathlib import Path
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from tests.waiting import eventually
 from workers.child import Child
-from workers.part import LONGEST_BACKOFF_S, WELL_S, Part, backoff_s
-
-
-@given(st.integers(min_value=1, max_value=10_000))
-def test_the_wait_grows_with_each_death_and_has_an_end(deaths: int) -> None:
-    assert 1.0 <= backoff_s(deaths) <= backoff_s(deaths + 1) <= LONGEST_BACKOFF_S
+from workers.part import LONGEST_BACKOFF_S, WELL_S, Part
 
 
 def ending_part(folder: Path, status: int, hopeless: frozenset[int] = frozenset()) -> Part:
