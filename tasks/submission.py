@@ -1,5 +1,6 @@
 """Submitting: files stream into storage, and a job is recorded for them."""
 
+import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -10,17 +11,34 @@ from sqlalchemy.orm import Session
 
 from tasks.audit import audit
 from tasks.backends import Backends
+from tasks.backoff import backoff_s, jittered
 from tasks.byte_sink import ByteSink
 from tasks.clock import now_ms
 from tasks.database import Database
-from tasks.errors import Conflict, NotFound, UserError
+from tasks.errors import Conflict, MachineError, NotFound, UserError
 from tasks.failpoints import Failpoint, failpoint
+from tasks.faults import DATABASE_AWAY
 from tasks.files import BATCH_PURPOSES, ROWS_PURPOSES, is_visible
 from tasks.ids import new_file_id, new_job_id
 from tasks.jobs import get_job
 from tasks.rows import RowsSpec
 from tasks.tables import FINAL_STATUSES, File, Job, JobKind, JobStatus, Lane
 from tasks.validation import ENDPOINTS
+
+ASKED_TIMES = 5
+FIRST_ASKED_S = 0.1
+LONGEST_ASKED_S = 1.0
+"""How often and how soon a database that went away at a commit is asked what became of it: 3 s in all."""
+
+
+class OutcomeUnknown(MachineError):
+    """Whether the job was made cannot be told."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The database went away at the last moment: whether the job was accepted is not known. "
+            "Repeat the submission with the same Idempotency-Key."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +64,8 @@ class JobRequest:
     idempotency_sha256: str | None = None
     """Of the submission as the client sent it."""
     resume_key: str | None = None
+    owns_input: bool = False
+    """The input was made together with the job: it is kept, and deleted, with it."""
 
 
 class FileSink(ByteSink):
@@ -132,11 +152,19 @@ def create_job(backends: Backends, request: JobRequest) -> Job:
         UserError: an unknown endpoint or model, an unfit file, or a deadline that has passed.
         NotFound: no such input file.
         Conflict: the idempotency key came with another submission.
+        OutcomeUnknown: the database went away at the commit, and did not come back to be asked.
     """
     check_target(backends, request)
+    job_id = new_job_id()
     try:
         with backends.database.write() as session:
-            return _earlier(session, request) or _insert(backends, session, request)
+            return _earlier(session, request) or _insert(backends, session, request, job_id)
+    except DATABASE_AWAY as error:
+        # Perhaps it went away after it had committed: what is answered must be what is.
+        job = _committed(backends.database, job_id, error)
+        if job is None:
+            raise
+        return job
     except IntegrityError:
         # Another process was first with the same idempotency key.
         with backends.database.write() as session:
@@ -144,6 +172,17 @@ def create_job(backends: Backends, request: JobRequest) -> Job:
         if earlier is None:
             raise
         return earlier
+
+
+def _committed(database: Database, job_id: str, fault: Exception) -> Job | None:
+    """The job, if a commit that seemed to fail was made after all."""
+    for failures in range(1, ASKED_TIMES + 1):
+        try:
+            with database.read() as session:
+                return session.get(Job, job_id)
+        except DATABASE_AWAY:
+            time.sleep(jittered(backoff_s(failures, FIRST_ASKED_S, LONGEST_ASKED_S)))
+    raise OutcomeUnknown from fault
 
 
 def rerun_job(
@@ -244,7 +283,7 @@ def input_file(session: Session, request: JobRequest) -> File:
     return file
 
 
-def _insert(backends: Backends, session: Session, request: JobRequest) -> Job:
+def _insert(backends: Backends, session: Session, request: JobRequest, job_id: str) -> Job:
     file = input_file(session, request)
     created = session.execute(select(now_ms())).scalar_one()
     window_ms = int((request.window_s or backends.settings.job_window_s) * 1000)
@@ -252,7 +291,7 @@ def _insert(backends: Backends, session: Session, request: JobRequest) -> Job:
     if deadline_ms <= created:
         raise UserError("'deadline' has passed.", param="deadline")
     job = Job(
-        id=new_job_id(),
+        id=job_id,
         tenant=request.tenant,
         kind=request.kind,
         parent_id=request.parent_id,
@@ -271,6 +310,8 @@ def _insert(backends: Backends, session: Session, request: JobRequest) -> Job:
         deadline_ms=deadline_ms,
     )
     session.add(job)
+    if request.owns_input and file.job_id is None:
+        file.job_id, file.expires_ms = job.id, None
     # Its numbers start at zero, which the database says only once it is asked.
     session.flush()
     session.refresh(job)
@@ -294,11 +335,3 @@ def mark_delivered(database: Database, job_id: str) -> None:
     """The results are where the user asked for them: repeating the command starts anew."""
     with database.write() as session:
         session.execute(update(Job).where(Job.id == job_id).values(resume_key=None))
-
-
-def own_file(database: Database, file_id: str, job_id: str) -> None:
-    """Tie an input that was made together with a job to it: it is kept, and deleted, with the job."""
-    with database.write() as session:
-        session.execute(
-            update(File).where(File.id == file_id).values(job_id=job_id, expires_ms=None, deleted_ms=None)
-        )

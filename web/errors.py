@@ -5,9 +5,12 @@ from flask import Flask, Response, g, jsonify, render_template, request
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from werkzeug.exceptions import HTTPException, TooManyRequests, Unauthorized
 
 from tasks.errors import Conflict, MachineError, NotFound, UserError, error_body
+from tasks.faults import is_full
+from tasks.submission import OutcomeUnknown
 from web.auth import is_api_path
 
 log = structlog.get_logger()
@@ -99,10 +102,16 @@ def register_errors(app: Flask) -> None:
 
     @app.errorhandler(MachineError)
     @app.errorhandler(DBAPIError)
+    @app.errorhandler(PoolTimeout)
     def machine_error(error: Exception) -> Response:
         log.error(
             "request_failed", request=g.get("request_id"), path=request.path, error=type(error).__name__
         )
+        if is_full(error):
+            message = "The server has no room left: nothing of this was kept. Its operator must make some."
+            return answer_error(507, message, code="storage_full")
+        if isinstance(error, OutcomeUnknown):
+            return answer_error(503, str(error), code="outcome_unknown")
         return answer_error(503, "A part of the server does not answer. Try again.", code="unavailable")
 
     @app.errorhandler(Exception)

@@ -1,5 +1,7 @@
 """Removal: nothing of a deleted job is left, and nothing that somebody still needs goes with it."""
 
+from typing import Any
+
 import pytest
 from sqlalchemy import func, select
 
@@ -13,14 +15,14 @@ from tasks.intake import run_intake
 from tasks.jobs import delete_job, get_job
 from tasks.purge import purge_jobs
 from tasks.storage import Storage, StoredObjectMissing
-from tasks.submission import find_resumable, own_file, rerun_job
+from tasks.submission import find_resumable, rerun_job
 from tasks.tables import Chunk, File, Job, JobKind, JobStatus, Progress, Result, Tally
 from tests.samples import answer, change_job, leased, outcomes_of, started_job
 
 
-def ended_job(backends: Backends, requests: int = 2) -> str:
+def ended_job(backends: Backends, requests: int = 2, **request: Any) -> str:
     """A job whose first request succeeded and whose others failed; its id."""
-    job_id = started_job(backends, requests)
+    job_id = started_job(backends, requests, **request)
     lease = leased(backends, job_id)
     outcomes = [answer(0), *(answer(index, status_code=400) for index in range(1, requests))]
     record_results(backends.database, lease, outcomes, worker="w", lease_s=30, finish=True)
@@ -51,8 +53,7 @@ def storage_key(backends: Backends, file_id: str) -> str:
 
 def test_nothing_of_a_deleted_job_is_left(backends: Backends, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(purge, "RESULTS_AT_ONCE", 2)  # five results: two full steps and a part of one
-    job_id, other_id = ended_job(backends, 5), ended_job(backends, 1)
-    own_file(backends.database, input_of(backends, job_id), job_id)
+    job_id, other_id = ended_job(backends, 5, owns_input=True), ended_job(backends, 1)
     planned_key = get_job(backends.database, job_id).planned_key
     input_key = storage_key(backends, input_of(backends, job_id))
     delete_job(backends.database, job_id, "local")
@@ -81,9 +82,8 @@ def test_an_input_that_a_client_uploaded_outlives_its_job(sqlite_backends: Backe
 
 
 def test_a_jobs_own_input_passes_to_its_reruns_and_goes_with_the_last(backends: Backends) -> None:
-    job_id = ended_job(backends)
+    job_id = ended_job(backends, owns_input=True)
     file_id = input_of(backends, job_id)
-    own_file(backends.database, file_id, job_id)
     key = storage_key(backends, file_id)
     reruns = []
     for _ in range(2):

@@ -13,7 +13,7 @@ from pydantic_core import from_json
 from tasks.errors import NotFound, UserError
 from tasks.files import delete_file, get_file
 from tasks.rows import prompts_as_rows
-from tasks.submission import FileSink, JobRequest, own_file, store_file
+from tasks.submission import FileSink, JobRequest, store_file
 from tasks.tables import File, Job, JobKind
 from web.api.job_request import JobAsked, JobOptions, digest, job_request
 from web.auth import backends, caller
@@ -53,11 +53,9 @@ class Input:
     """Stored by this request: it belongs to the job, or to nobody."""
     has_owner: bool = False
 
-    def belongs_to(self, job: Job) -> None:
-        """Tie a new file to the job that was made of it, if it was: an earlier job has its own."""
-        if self.is_new and job.input_file_id == self.file.id:
-            own_file(backends().database, self.file.id, job.id)
-            self.has_owner = True
+    def was_used_by(self, job: Job) -> None:
+        """Keep a new file, if the job was made of it: an earlier job has its own."""
+        self.has_owner = job.input_file_id == self.file.id
 
 
 @contextmanager

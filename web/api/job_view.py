@@ -9,6 +9,7 @@ from sqlalchemy import select
 
 from tasks.database import Database
 from tasks.errors import LineFault
+from tasks.faults import DATABASE_AWAY
 from tasks.figures import rate, tally
 from tasks.files import result_file_id
 from tasks.tables import File, Job, JobKind, JobStatus, Lane, ResultSet, TallySubject
@@ -107,6 +108,14 @@ class JobView(Answer):
 def show_job(database: Database, job: Job) -> JobView:
     """The job with its figures as they are now."""
     return show_jobs(database, [job])[0]
+
+
+def show_accepted(database: Database, job: Job) -> JobView:
+    """A job that was made a moment ago: it is answered, even if the database goes away in between."""
+    try:
+        return show_job(database, job)
+    except DATABASE_AWAY:
+        return _show(database, job, None)
 
 
 def show_jobs(database: Database, jobs: Sequence[Job]) -> list[JobView]:

@@ -14,7 +14,7 @@ from tasks.system import announce
 from tasks.tables import JobKind, JobStatus, Lane
 from web.api.answers import KEY_SECURITY, Answer, answer, errors
 from web.api.fields import Asked, Asking, Duration, PageLimit, Text
-from web.api.job_view import JobView, show_job, show_jobs
+from web.api.job_view import JobView, show_accepted, show_job, show_jobs
 from web.auth import backends, caller
 from web.bodies import described, read_json
 
@@ -130,7 +130,7 @@ def rerun(path: JobPath) -> Response:
     window_s = None if asked.window is None else parse_duration(asked.window)
     job = rerun_job(backends(), caller().tenant, path.job_id, lane=asked.priority, window_s=window_s)
     announce(job.id)
-    view = show_job(backends().database, job)
+    view = show_accepted(backends().database, job)
     return answer(view, 201, {"Location": view.links.self})
 
 

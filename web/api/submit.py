@@ -13,7 +13,7 @@ from tasks.system import announce
 from web.api.answers import Answer, answer, errors
 from web.api.input import CHECK_LIFETIME_S, JobForm, received_input
 from web.api.job_request import JobAsked
-from web.api.job_view import Fault, JobView, show_faults, show_job
+from web.api.job_view import Fault, JobView, show_accepted, show_faults
 from web.api.jobs import api
 from web.auth import backends
 from web.bodies import described
@@ -72,11 +72,12 @@ def create(header: SubmitHeaders) -> Response:
             given.request,
             idempotency_key=header.idempotency_key,
             idempotency_sha256=None if header.idempotency_key is None else given.digest,
+            owns_input=given.is_new,
         )
         job = create_job(backends(), asked)
-        given.belongs_to(job)
+        given.was_used_by(job)
     announce(job.id)
-    view = show_job(backends().database, job)
+    view = show_accepted(backends().database, job)
     return answer(view, 201, {"Location": view.links.self})
 
 

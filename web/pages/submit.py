@@ -1,6 +1,7 @@
 """`/`: hand over prompts or a file, look at what it would become, and start it."""
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from flask import Blueprint, Response, redirect, render_template, request, url_for
@@ -11,7 +12,7 @@ from tasks.check import CheckReport, check_input
 from tasks.errors import NotFound, UserError
 from tasks.files import delete_file, get_file
 from tasks.rows import ROWS_ENDPOINTS
-from tasks.submission import create_job, own_file
+from tasks.submission import create_job
 from tasks.system import announce
 from tasks.tables import File, Lane, Role
 from web.auth import backends, caller, checks_token, needs
@@ -44,13 +45,11 @@ def send() -> ResponseReturnValue:
 
 def _start(given: Submitted) -> ResponseReturnValue:
     try:
-        job = create_job(backends(), given.request)
+        # Its own input is kept as long as the job, whose results are joined to it.
+        job = create_job(backends(), replace(given.request, owns_input=True))
     except UserError as error:
         _drop_pasted(given)
         raise FormFault(_fields_to_show(given), error) from error
-    if given.file.job_id is None:
-        # Kept as long as the job, whose results are joined to it.
-        own_file(backends().database, given.file.id, job.id)
     announce(job.id)
     return redirect(url_for("job_pages.show", job_id=job.id))
 
