@@ -28,18 +28,20 @@ def test_requests_that_fail_are_in_the_results_and_in_the_exit_status(commands: 
 
 
 def test_a_request_that_kills_the_engine_fails_alone(commands: Commands) -> None:
-    file = commands.write("prompts.jsonl", 60, "fast")
+    file = commands.write("prompts.jsonl", 501, "fast")
     lines = file.read_text().splitlines()
-    lines[41] = lines[41].replace("Say 41.", "SIMULATE-DEATH")
+    lines[341] = lines[341].replace("Say 341.", "SIMULATE-DEATH")
     file.write_text("\n".join(lines))
     status, output = commands.call("run", str(file), "-o", "answers.jsonl")
     assert status == 1, output
-    assert "The engine worker ended with status 70; starting another" in output
     results = [json.loads(line) for line in (commands.folder / "answers.jsonl").read_text().splitlines()]
     failed = {result["custom_id"]: result["error"] for result in results if result["error"]}
-    assert set(failed) == {"r41"}
-    assert failed["r41"]["code"] == "engine_crash"
-    assert len(results) == 60
+    assert set(failed) == {"r341"}
+    assert failed["r341"]["code"] == "engine_crash"
+    assert len(results) == 501
+    log = (commands.data_dir / "logs" / "engine.log").read_text()
+    assert 1 <= log.count("engine_restarted") <= 4
+    assert "starting another" not in output, "the engine is started again in its process"
 
 
 def test_a_faulty_file_is_refused_with_every_line_named_before_an_engine_starts(commands: Commands) -> None:
