@@ -21,6 +21,10 @@ PUBLISHER_TIMEOUT_S = 1.0
 """The same where somebody waits for it: the web server only publishes."""
 
 
+TIDY_S = 3600.0
+"""Seconds between two searches of storage for what nothing names."""
+
+
 def celery_settings(settings: Settings, redis_timeout_s: float = REDIS_TIMEOUT_S) -> dict[str, Any]:
     """Settings for every Celery process of this deployment."""
     return {
@@ -57,6 +61,10 @@ def celery_settings(settings: Settings, redis_timeout_s: float = REDIS_TIMEOUT_S
             "tick": {
                 "task": "gristmill.tick",
                 "schedule": settings.tick_s,
-            }
+            },
+            "tidy": {
+                "task": "gristmill.tidy",
+                "schedule": TIDY_S,
+            },
         },
     }

@@ -2,8 +2,10 @@
 
 import hashlib
 import io
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlparse
@@ -24,6 +26,8 @@ READ_BYTES = 2 << 20
 
 PART_BYTES = 8 << 20
 """Size of one part of a multipart upload; S3 allows 10,000 of at least 5 MiB."""
+
+KEYS_IN_PAGE = 1_000
 
 PARTS_UNDER_WAY = 2
 """Parts uploaded at a time; each is held in memory until it is through."""
@@ -53,9 +57,10 @@ class Storage:
     def __init__(self, url: str, options: dict[str, str] | None = None) -> None:
         self.url = url
         self._store: ObjectStore
+        self._folder: Path | None = None
         if url.startswith("file:"):
-            folder = Path(unquote(urlparse(url).path))
-            self._store = LocalStore(prefix=folder, mkdir=True)
+            self._folder = Path(unquote(urlparse(url).path))
+            self._store = LocalStore(prefix=self._folder, mkdir=True)
         else:
             store_options, client_options = _split_options(options or {})
             # obstore's types list each option by name; ours come from the settings.
@@ -121,6 +126,30 @@ class Storage:
         """
         with _faults_as_ours(key):
             return bytes(obstore.get_range(self._store, key, start=offset, length=length))
+
+    def keys(self, prefix: str, older_than_s: float) -> Iterator[list[str]]:
+        """The objects under a prefix that have not changed for so long, by the storage's clock, in pages."""
+        with _faults_as_ours(prefix):
+            for page in obstore.list(self._store, prefix=prefix, chunk_size=KEYS_IN_PAGE):
+                before = datetime.now(UTC) - timedelta(seconds=older_than_s)
+                yield [each["path"] for each in page if each["last_modified"] < before]
+
+    def drop_unfinished(self, older_than_s: float) -> int:
+        """Remove what writers that were killed left behind in a local folder; returns how many.
+
+        Object stores do it themselves, by a rule for incomplete multipart uploads.
+        """
+        if self._folder is None:
+            return 0
+        before = time.time() - older_than_s
+        dropped = 0
+        # obstore writes to `name#1` and renames at the end.
+        for path in self._folder.rglob("*#[0-9]*"):
+            with suppress(FileNotFoundError):
+                if path.stat().st_mtime < before:
+                    path.unlink()
+                    dropped += 1
+        return dropped
 
     def delete(self, key: str) -> None:
         """Remove an object; one that is not there is fine."""

@@ -14,6 +14,7 @@ from tasks.finalise import settle
 from tasks.intake import run_intake
 from tasks.jobs import get_job
 from tasks.messages import Message, send
+from tasks.orphans import remove_orphans
 from tasks.sweep import sweep
 from tasks.tables import JobStatus
 
@@ -52,6 +53,12 @@ def tick() -> None:
         _last_tick = time.monotonic()
     finally:
         _tick_lock.release()
+
+
+@app.task(name="gristmill.tidy", send_events=False)
+def tidy() -> None:
+    """Remove what nothing names any more; seldom, because it looks at everything in storage."""
+    remove_orphans(backends())
 
 
 def announce(job_id: str) -> None:
