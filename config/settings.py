@@ -25,6 +25,10 @@ PositiveInt = Annotated[int, Field(ge=1)]
 PositiveSeconds = Annotated[float, Field(gt=0)]
 
 
+LEAST_RENEWALS = 3
+"""Chances to renew a lease before it expires."""
+
+
 class SettingsError(Exception):
     """The settings are wrong; the message lists every problem."""
 
@@ -190,6 +194,9 @@ def load_settings(**overrides: object) -> Settings:
     except UnreadableSetting as error:
         problems.append(f"{error}: {error.__cause__}" if error.__cause__ else str(error))
     else:
+        if settings.flush_s * LEAST_RENEWALS > settings.lease_s:
+            # A lease is renewed with each flush.
+            problems.append(f"lease_s: must be at least {LEAST_RENEWALS} times flush_s, which renews it")
         if settings.default_model not in settings.catalogue:
             problems.append(f"default_model: {settings.default_model!r} is not in the catalogue")
         if not problems:

@@ -17,6 +17,10 @@ SQLITE_BUSY_TIMEOUT_S = 30
 """How long a SQLite writer waits for its turn. Writes are short; many processes may queue."""
 
 
+POSTGRESQL_TIMEOUTS = {"connect_timeout": 5, "tcp_user_timeout": 30_000}
+"""Seconds to connect; milliseconds without a sign of the other side, because a host that is gone says nothing."""
+
+
 class Database:
     """A pool of connections. Thread-safe; make one per process.
 
@@ -38,7 +42,13 @@ class Database:
             event.listen(self._engine, "connect", _set_up_sqlite)
             event.listen(self._engine, "begin", _begin_sqlite)
         else:
-            self._engine = create_engine(url, pool_pre_ping=True, pool_size=10, max_overflow=30)
+            self._engine = create_engine(
+                url,
+                pool_pre_ping=True,
+                pool_size=10,
+                max_overflow=30,
+                connect_args=POSTGRESQL_TIMEOUTS,
+            )
         self._writer = self._engine.execution_options(gristmill_write=True)
         # SQLite's own wait for the write lock is a sleep that grows to a tenth of a second: threads of
         # one process take turns here instead, and only processes meet there.

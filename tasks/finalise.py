@@ -93,7 +93,12 @@ def _fill_chunk(database: Database, storage: Storage, job: Job, seq: int, error_
             update(Chunk)
             .where(Chunk.job_id == job.id, Chunk.seq == seq)
             # The higher token shuts out a worker that still has the chunk.
-            .values(state=ChunkState.DONE, lease_token=Chunk.lease_token + 1, lease_owner=None)
+            .values(
+                state=ChunkState.DONE,
+                lease_token=Chunk.lease_token + 1,
+                lease_owner=None,
+                lease_expires_ms=None,
+            )
             .returning(Chunk.offset, Chunk.length)
         ).one()
     requests = read_frame(storage, job.planned_key, chunk.offset, chunk.length)

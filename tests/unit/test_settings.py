@@ -168,3 +168,9 @@ def test_a_name_with_a_slash_can_be_served_without_an_entry() -> None:
     assert is_hub_name_or_folder("org/model")
     assert is_hub_name_or_folder("./folder")
     assert not is_hub_name_or_folder("model")
+
+
+def test_a_lease_outlives_some_flushes_which_renew_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_settings(lease_s=3, flush_s=1).lease_s == 3
+    with pytest.raises(SettingsError, match="lease_s: must be at least 3 times flush_s"):
+        load_settings(lease_s=2.9, flush_s=1)
