@@ -1,7 +1,7 @@
 # `make` alone lists what there is to make. Nothing is installed outside .venv.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run up test lint format docs clean
+.PHONY: help run up test chaos lint format docs clean
 
 PYTHON = python3
 FILE = docs/example.jsonl
@@ -10,6 +10,9 @@ MODEL =
 OUT = $(if $(filter docs/example.jsonl,$(FILE)),example.results.jsonl)
 # A file's tests stay on one process, so that those of a real engine share it.
 PYTEST_ARGS = -n 2 --dist loadfile
+
+SECONDS = 600
+SEED = 1
 
 HARDWARE := $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
 PIP := .venv/bin/python -m pip -qq --disable-pip-version-check
@@ -31,6 +34,9 @@ up: $(ENGINE) ## Start everything on this machine: pages, APIs, workers, an engi
 
 test: lint $(BROWSER) ## Run all checks and tests; PYTEST_ARGS='...' chooses others
 	@HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 .venv/bin/python -m pytest $(PYTEST_ARGS)
+
+chaos: $(TOOLS) ## Break a whole mill for SECONDS by the schedule of SEED, on both databases
+	@.venv/bin/python -m tests.chaos --seconds $(SECONDS) --seed $(SEED)
 
 lint: $(TOOLS) ## Check style and types
 	.venv/bin/ruff check

@@ -18,7 +18,7 @@ SQLITE_BUSY_TIMEOUT_S = 30
 
 
 POSTGRESQL_TIMEOUTS = {"connect_timeout": 5, "tcp_user_timeout": 30_000}
-"""Seconds to connect; milliseconds without a sign of the other side, because a host that is gone says nothing."""
+"""Seconds to connect; milliseconds without a sign of the other side. A host that is gone says nothing."""
 
 
 class Database:

@@ -11,6 +11,7 @@ import pytest
 
 from config.settings import load_settings
 from gristmill import main
+from tasks.failpoints import Failpoint
 from tasks.validation import Validator, ValidLine
 
 ROOT = Path(__file__).parent.parent
@@ -109,3 +110,8 @@ def test_the_example_is_a_good_file_of_any_model() -> None:
     assert all(isinstance(request, ValidLine) for request in requests)
     assert len({json.loads(line)["custom_id"] for line in lines}) == len(lines) == 200
     assert not any("model" in json.loads(line)["body"] for line in lines)
+
+
+def test_every_failpoint_is_in_the_table_of_guarantees() -> None:
+    listed = re.findall(r"^\| `([a-z-]+)` \|", text_of("docs/guarantees.md"), flags=re.MULTILINE)
+    assert listed == [failpoint.value for failpoint in Failpoint]
