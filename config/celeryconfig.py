@@ -21,15 +21,13 @@ PUBLISHER_TIMEOUT_S = 1.0
 """The same where somebody waits for it: the web server only publishes."""
 
 
-TIDY_S = 3600.0
-"""Seconds between two searches of storage for what nothing names."""
-
-
 def celery_settings(settings: Settings, redis_timeout_s: float = REDIS_TIMEOUT_S) -> dict[str, Any]:
     """Settings for every Celery process of this deployment."""
     return {
         "broker_url": settings.resolved_redis_url(),
         "broker_connection_retry_on_startup": True,
+        # Forever: a worker that gives up would only be started again.
+        "broker_connection_max_retries": None,
         "broker_connection_timeout": redis_timeout_s,
         "broker_transport_options": {
             "visibility_timeout": VISIBILITY_TIMEOUT_S,
@@ -57,14 +55,4 @@ def celery_settings(settings: Settings, redis_timeout_s: float = REDIS_TIMEOUT_S
         "worker_hijack_root_logger": False,
         "worker_redirect_stdouts": False,
         "worker_cancel_long_running_tasks_on_connection_loss": False,
-        "beat_schedule": {
-            "tick": {
-                "task": "gristmill.tick",
-                "schedule": settings.tick_s,
-            },
-            "tidy": {
-                "task": "gristmill.tidy",
-                "schedule": TIDY_S,
-            },
-        },
     }

@@ -42,5 +42,5 @@ def configure_logging(settings: Settings) -> None:
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level)
     # Their INFO lines repeat ours, one for each message and for each HTTP call.
-    for name in ("celery.worker.strategy", "celery.app.trace", "celery.beat", "httpx", "alembic"):
+    for name in ("celery.worker.strategy", "celery.app.trace", "httpx", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -11,7 +11,7 @@ from tasks.backends import Backends
 from tasks.clock import now_ms
 from tasks.database import Database
 from tasks.failpoints import Failpoint, failpoint
-from tasks.messages import Message, broker_is_away, send
+from tasks.messages import Message, broker_is_away, send, waiting_messages
 from tasks.tables import Chunk, ChunkState, Job, JobStatus, Lane
 
 log = structlog.get_logger()
@@ -167,7 +167,7 @@ def republish_missing(app: Celery, database: Database) -> int:
     lost = [
         chunk
         for queue, chunks in by_queue.items()
-        for chunk in chunks[: max(0, len(chunks) - queue_length(app, queue))]
+        for chunk in chunks[: max(0, len(chunks) - waiting_messages(app, queue))]
     ]
     if not lost:
         return 0
@@ -183,10 +183,3 @@ def republish_missing(app: Celery, database: Database) -> int:
     log.warning("messages_lost", chunks=len(lost))
     publish(app, lost)
     return len(lost)
-
-
-def queue_length(app: Celery, queue: str) -> int:
-    """Messages waiting on a queue of the broker."""
-    with app.connection_for_write() as connection:
-        channel = connection.default_channel
-        return int(channel.client.llen(queue))

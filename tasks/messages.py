@@ -14,6 +14,9 @@ from weakref import WeakKeyDictionary
 import structlog
 from celery import Celery
 from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
+from tasks.errors import MachineError
 
 log = structlog.get_logger()
 
@@ -32,6 +35,10 @@ class Message:
     """What Flower and Celery's own tools show in place of the arguments."""
 
 
+class BrokerAway(MachineError):
+    """The broker does not answer."""
+
+
 _away_until: WeakKeyDictionary[Celery, float] = WeakKeyDictionary()
 """Application to the moment from which on its broker is tried again."""
 
@@ -39,6 +46,20 @@ _away_until: WeakKeyDictionary[Celery, float] = WeakKeyDictionary()
 def broker_is_away(app: Celery) -> bool:
     """Whether sending failed a moment ago, so that it is not tried now."""
     return time.monotonic() < _away_until.get(app, 0.0)
+
+
+def waiting_messages(app: Celery, queue: str) -> int:
+    """Messages on a queue of the broker.
+
+    Raises:
+        BrokerAway: it does not answer.
+    """
+    try:
+        with app.connection_for_write() as connection:
+            return int(connection.default_channel.client.llen(queue))
+    except (OperationalError, RedisError, OSError) as error:
+        _away_until[app] = time.monotonic() + AWAY_S
+        raise BrokerAway(str(error)) from error
 
 
 def send(app: Celery, messages: Sequence[Message]) -> bool:

@@ -1,8 +1,5 @@
 """Celery tasks of the system worker: thin shells around the domain's verbs."""
 
-import threading
-import time
-
 from celery import Task
 
 from config.celeryconfig import SYSTEM_QUEUE
@@ -13,14 +10,10 @@ from tasks.failpoints import Failpoint, failpoint
 from tasks.finalise import settle
 from tasks.intake import run_intake
 from tasks.jobs import get_job
-from tasks.messages import Message, send
+from tasks.messages import Message, broker_is_away, send, waiting_messages
 from tasks.orphans import remove_orphans
 from tasks.sweep import sweep
 from tasks.tables import JobStatus
-
-# Events are what Flower shows. A tick each second would bury the work there, and the end of a job is no work.
-_tick_lock = threading.Lock()
-_last_tick = 0.0
 
 
 @app.task(name="gristmill.intake")
@@ -33,29 +26,25 @@ def intake(job_id: str) -> None:
         dispatch.fill_runway(app, backends(), job.model)
 
 
+# Events are what Flower shows, and the end of a job is no work.
 @app.task(name="gristmill.settle", send_events=False)
 def settle_job(job_id: str) -> None:
     """Bring a job whose results are all in to its end."""
     settle(backends(), job_id)
 
 
-@app.task(name="gristmill.tick", send_events=False)
 def tick() -> None:
-    """Sweep. Ticks that piled up while nobody listened count as one."""
-    global _last_tick
-    if not _tick_lock.acquire(blocking=False):
+    """Sweep, and tell of the jobs that nobody reads, as far as no message tells of them yet.
+
+    Not a task: it must go on while the broker is away and while every thread reads a long input.
+    """
+    waiting = sweep(app, backends())
+    if not waiting or broker_is_away(app):
         return
-    try:
-        if time.monotonic() - _last_tick < backends().settings.tick_s / 2:
-            return
-        for job_id in sweep(app, backends()):
-            _tell(intake, job_id)
-        _last_tick = time.monotonic()
-    finally:
-        _tick_lock.release()
+    for job_id in waiting[: max(0, len(waiting) - waiting_messages(app, SYSTEM_QUEUE))]:
+        _tell(intake, job_id)
 
 
-@app.task(name="gristmill.tidy", send_events=False)
 def tidy() -> None:
     """Remove what nothing names any more; seldom, because it looks at everything in storage."""
     remove_orphans(backends())

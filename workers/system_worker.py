@@ -1,36 +1,29 @@
-"""The system worker: intake, dispatch, settling and the periodic sweep, in one Celery worker on threads."""
+"""The system worker: intake and settling on the threads of a Celery worker, the sweep on one beside it."""
 
 import os
 import socket
-from typing import Any
 
-from celery import signals
-from celery.beat import EmbeddedService
 from celery.worker import state as celery_state
 
 from config.celeryconfig import SYSTEM_QUEUE
 from config.settings import Settings
 from tasks import system
 from tasks.app import app
+from workers.periodic import Periodic
 from workers.watchdog import Watchdog
 
 CONCURRENCY = 6
-"""Threads: a few long intakes must not keep the tick waiting."""
+"""Threads: a few long intakes must not keep the short ones waiting."""
+
+TIDY_S = 3600.0
+"""Seconds between two searches of storage for what nothing names."""
 
 
 def run_system_worker(settings: Settings) -> int:
     """Work on the system queue until told to stop; returns the process's exit status.
 
-    Beat runs on a thread of this process. Several system workers tick side by side, which is harmless.
+    Several system workers sweep side by side, which is harmless.
     """
-    assert system.tick.app is not None
-    # In memory: what the default scheduler keeps in a file is when each duty last ran, and ours is the tick.
-    beat = EmbeddedService(app, thread=True, scheduler_cls="celery.beat:Scheduler")
-
-    @signals.worker_ready.connect(weak=False)
-    def on_ready(**_: Any) -> None:
-        beat.start()
-
     worker = app.Worker(
         hostname=f"system@{socket.gethostname()}-{os.getpid()}",
         pool_cls="threads",
@@ -41,8 +34,10 @@ def run_system_worker(settings: Settings) -> int:
         without_mingle=True,
         loglevel=settings.log_level,
     )
-    with Watchdog(app, [SYSTEM_QUEUE], lambda: len(celery_state.active_requests) < CONCURRENCY):
+    with (
+        Watchdog(app, [SYSTEM_QUEUE], lambda: len(celery_state.active_requests) < CONCURRENCY),
+        Periodic("sweep", settings.tick_s, system.tick),
+        Periodic("tidying", TIDY_S, system.tidy),
+    ):
         worker.start()
-    if beat.is_alive():
-        beat.stop()
     return int(worker.exitcode or 0)

@@ -13,10 +13,8 @@ from typing import Self
 import structlog
 from celery import Celery
 from celery.worker import state as celery_state
-from kombu.exceptions import OperationalError
-from redis.exceptions import RedisError
 
-from tasks.dispatch import queue_length
+from tasks.messages import BrokerAway, waiting_messages
 
 log = structlog.get_logger()
 
@@ -66,7 +64,7 @@ class Watchdog:
 
     def _messages_wait(self) -> bool:
         try:
-            return any(queue_length(self._app, queue) for queue in self._queues)
-        except (OperationalError, RedisError, OSError):
+            return any(waiting_messages(self._app, queue) for queue in self._queues)
+        except BrokerAway:
             # A broker that does not answer is no reason to leave: the next process would fare no better.
             return False

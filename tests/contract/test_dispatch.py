@@ -11,8 +11,9 @@ from config.celeryconfig import celery_settings
 from config.settings import load_settings
 from tasks.backends import Backends
 from tasks.chunks import record_results
-from tasks.dispatch import CHUNK_TASK, fill_runway, queue_length, queue_name, republish_missing
+from tasks.dispatch import CHUNK_TASK, fill_runway, queue_name, republish_missing
 from tasks.jobs import cancel_job, get_job
+from tasks.messages import waiting_messages
 from tasks.sweep import sweep
 from tasks.tables import Chunk, ChunkState, JobStatus, Lane
 from tests.samples import (
@@ -140,7 +141,7 @@ def test_messages_that_wait_are_not_sent_again(backends: Backends, celery_app: C
     fill_runway(celery_app, backends, "sim")
     change_chunks(backends, job_id, queued_ms=LONG_AGO_MS)
     assert republish_missing(celery_app, backends.database) == 0
-    assert queue_length(celery_app, queue_name("sim", Lane.NORMAL)) == 3
+    assert waiting_messages(celery_app, queue_name("sim", Lane.NORMAL)) == 3
 
 
 def test_a_broker_that_is_down_loses_nothing(sqlite_backends: Backends, tmp_path: Path) -> None:
@@ -229,4 +230,4 @@ def test_a_sweep_with_nothing_to_do_changes_nothing(backends: Backends, celery_a
 
 @pytest.mark.parametrize("lane", list(Lane))
 def test_a_queue_that_does_not_exist_has_no_messages(celery_app: Celery, lane: Lane) -> None:
-    assert queue_length(celery_app, queue_name("nobody", lane)) == 0
+    assert waiting_messages(celery_app, queue_name("nobody", lane)) == 0

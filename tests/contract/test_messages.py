@@ -12,8 +12,8 @@ from celery import Celery
 from config.celeryconfig import PUBLISHER_TIMEOUT_S, celery_settings
 from config.settings import load_settings
 from tasks.backends import Backends
-from tasks.dispatch import fill_runway, queue_length
-from tasks.messages import Message, broker_is_away, send
+from tasks.dispatch import fill_runway
+from tasks.messages import Message, broker_is_away, send, waiting_messages
 from tasks.tables import ChunkState
 from tests.samples import chunks_of, started_job
 from tests.waiting import eventually
@@ -45,7 +45,7 @@ def message(number: int) -> Message:
 
 def test_messages_arrive_in_order(celery_app: Celery) -> None:
     assert send(celery_app, [message(1), message(2)])
-    assert queue_length(celery_app, "letters") == 2
+    assert waiting_messages(celery_app, "letters") == 2
 
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "redis+socket:///nowhere/redis.sock"])

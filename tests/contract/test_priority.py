@@ -5,9 +5,10 @@ from celery import Celery
 
 from tasks.backends import Backends
 from tasks.chunks import lease_chunk
-from tasks.dispatch import fill_runway, queue_length
+from tasks.dispatch import fill_runway
 from tasks.errors import Conflict, NotFound
 from tasks.jobs import get_job, set_lane
+from tasks.messages import waiting_messages
 from tasks.tables import FINAL_STATUSES, ChunkState, JobStatus, Lane
 from tests.samples import change_job, chunks_of, leased, started_job
 
@@ -17,7 +18,7 @@ def test_queued_work_moves_to_the_new_lane_and_leased_work_stays(
 ) -> None:
     job_id = started_job(backends, 3, per_chunk=1, lane=Lane.BULK)
     fill_runway(celery_app, backends, "sim")
-    assert queue_length(celery_app, "sim.bulk") == 3
+    assert waiting_messages(celery_app, "sim.bulk") == 3
     assert lease_chunk(backends.database, job_id, 0, "worker-1", 30) is not None
 
     assert set_lane(backends.database, job_id, Lane.URGENT, "local").lane == Lane.URGENT
@@ -27,7 +28,7 @@ def test_queued_work_moves_to_the_new_lane_and_leased_work_stays(
     assert lease_chunk(backends.database, job_id, 1, "worker-2", 30) is None
 
     assert fill_runway(celery_app, backends, "sim") == 2
-    assert queue_length(celery_app, "sim.urgent") == 2
+    assert waiting_messages(celery_app, "sim.urgent") == 2
     lease = lease_chunk(backends.database, job_id, 1, "worker-2", 30)
     assert lease is not None
     assert lease.lane is Lane.URGENT

@@ -6,7 +6,7 @@ import pytest
 from celery import Celery
 from celery.worker import state as celery_state
 
-from tasks.messages import Message, send
+from tasks.messages import BrokerAway, Message, send
 from tests.waiting import eventually
 from workers import watchdog
 from workers.watchdog import EXIT_STUCK, Watchdog
@@ -82,9 +82,9 @@ def test_a_broker_that_does_not_answer_is_no_reason_to_leave(
 
     def away(_: Celery, queue: str) -> int:
         looked.append(queue)
-        raise ConnectionError("away")
+        raise BrokerAway("away")
 
-    monkeypatch.setattr(watchdog, "queue_length", away)
+    monkeypatch.setattr(watchdog, "waiting_messages", away)
     with Watchdog(celery_app, [QUEUE], lambda: True):
         eventually(lambda: len(looked) > 20, "many looks")
     assert (celery_state.should_stop, exits) == (None, [])
