@@ -1,0 +1,23 @@
+"""A short run of faults on each database: what was accepted is done, once, and nothing is left behind.
+
+Longer: `python -m tests.chaos --seconds 600`, or `make chaos`.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.databases import POSTGRESQL, SQLITE
+from tests.chaos.run import run_chaos
+
+SECONDS = 25.0
+SEED = int(os.environ.get("CHAOS_SEED", "20261201"))
+"""One and the same, because a test that fails by chance is of no use to whoever changed something else."""
+
+
+@pytest.mark.parametrize("database", [SQLITE, POSTGRESQL])
+def test_whatever_breaks_every_accepted_request_has_one_result(tmp_path: Path, database: str) -> None:
+    report = run_chaos(tmp_path / "mill", database=database, seed=SEED, seconds=SECONDS)
+    print(report)
+    assert report.violations == [], str(report)
