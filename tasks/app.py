@@ -1,5 +1,6 @@
 """The Celery application that every process shares."""
 
+from contextlib import suppress
 from typing import Any, Self
 
 from celery import Celery
@@ -29,6 +30,17 @@ class _Connection(Connection):
 
     def ensure_connection(self, *arguments: Any, **named: Any) -> Self:
         return super().ensure_connection(*arguments, **{**RECONNECT, **named})
+
+    def release(self) -> None:
+        """Close it, also when Redis is gone.
+
+        kombu 5.7 then gives unacknowledged messages back through a transport that it has dropped a moment
+        before, and the worker would end of that. Nothing is lost without: whoever holds a chunk goes on.
+        """
+        with suppress(AttributeError):
+            super().release()
+
+    close = release
 
 
 class _Broker(AMQP):

@@ -85,6 +85,7 @@ def test_a_killed_redis_server_is_replaced_within_the_run(commands: Commands) ->
     server.kill()
     status, output = commands.finish(process)
     assert status == 0, output
+    assert "The engine worker ended" not in output, "a broker that is lost costs no engine"
     assert custom_ids(commands.folder / "answers.jsonl") == [f"r{n}" for n in range(REQUESTS)]
     assert max(commands.starts_in_engine().values()) == 1
 
