@@ -39,12 +39,12 @@ def main(seconds: float, seed: int | None, database: str, round_s: float, show_p
         del os.environ[name]
     seed = secrets.randbelow(1_000_000) if seed is None else seed
     kinds = [SQLITE, POSTGRESQL] if database == "both" else [database]
-    round_s = min(seconds, round_s)
     failed = []
-    for number in range(max(1, round(seconds / round_s))):
-        for kind in kinds:
-            if not _round(kind, seed + number, round_s, show_plan=show_plan):
-                failed.append(f"--seed {seed + number} --database {kind} --seconds {round_s:g}")
+    for kind in kinds:
+        each_s = min(seconds / len(kinds), round_s)
+        for number in range(round(seconds / len(kinds) / each_s)):
+            if not _round(kind, seed + number, each_s, show_plan=show_plan):
+                failed.append(f"--seed {seed + number} --database {kind} --seconds {each_s:g}")
     if failed:
         click.echo("To see it again:\n" + "\n".join(f"  python -m tests.chaos {each}" for each in failed))
         sys.exit(1)

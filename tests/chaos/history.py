@@ -93,10 +93,13 @@ def read_history(database: Database, logs: Iterable[tuple[int, Path]]) -> Histor
         chunks = rows("chunks", "job_id, seq")
         progress, tallies = rows("progress"), rows("tallies")
         files, usage = rows("files"), rows("usage")
+    # A deleted job may be seen half purged; that of any other no result may be missing.
+    deleted = {row["id"] for row in (*jobs, *gone_jobs) if row["deleted_ms"] is not None}
+    remembered = [row for row in gone_results if row["job_id"] in deleted]
     return History(
         jobs={row["id"]: row for row in (*jobs, *gone_jobs)},
         purged=frozenset(row["id"] for row in gone_jobs),
-        results=_recorded([*results, *gone_results]),
+        results=_recorded([*results, *remembered]),
         left_results=frozenset(row["job_id"] for row in results),
         chunks=_by_job(chunks),
         progress=_by_job(progress),

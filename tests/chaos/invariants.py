@@ -263,6 +263,9 @@ def deleted_is_gone(evidence: Evidence) -> Iterator[str]:
             if job_id not in history.purged:
                 yield f"{job_id} was deleted and is still there"
     for job_id in history.purged:
+        owner = evidence.of(job_id)
+        if history.jobs[job_id]["kind"] != JobKind.SINGLE and not (owner and owner.delete_asked):
+            yield f"{job_id} is purged, and nobody deleted it"
         if job_id in history.left_results or history.chunks.get(job_id):
             yield f"{job_id} is purged, and rows of it are left"
 

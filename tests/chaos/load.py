@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -12,8 +12,8 @@ import httpx
 
 from tests.chaos.submissions import ENDPOINT, Answer, Submission, Way, draw
 
-JOBS_PER_S = 2.0
-MOST_AT_ONCE = 32
+JOBS_PER_S = 3.0
+MOST_AT_ONCE = 48
 """Submissions that are looked after at a time."""
 
 TIMEOUT_S = 12.0
@@ -93,11 +93,14 @@ class Client:
                 "metadata": metadata,
             }
             return await _answer(self.http.post("/api/jobs", json=asked, headers=headers))
-        file_id = await self._upload(submission)
-        if file_id is None:
-            return Answer(None, "no_file")
+        if submission.file_id is None:
+            upload = await self._upload(submission)
+            if upload.id is None:
+                return replace(upload, code=f"upload {upload.code or ''}".strip())
+            # The same for all attempts: it is part of what an idempotency key stands for.
+            submission.file_id = upload.id
         asked = {
-            "input_file_id": file_id,
+            "input_file_id": submission.file_id,
             "endpoint": ENDPOINT,
             "completion_window": "24h",
             "priority": submission.lane,
@@ -105,16 +108,9 @@ class Client:
         }
         return await _answer(self.http.post("/v1/batches", json=asked, headers=headers))
 
-    async def _upload(self, submission: Submission) -> str | None:
-        """The file's id, the same for all attempts: its id is part of what an idempotency key stands for."""
-        if submission.file_id is None:
-            upload = self.http.post(
-                "/v1/files",
-                data={"purpose": "batch"},
-                files={"file": (f"{submission.number}.jsonl", submission.file())},
-            )
-            submission.file_id = (await _answer(upload)).id
-        return submission.file_id
+    async def _upload(self, submission: Submission) -> Answer:
+        file = (f"{submission.number}.jsonl", submission.file())
+        return await _answer(self.http.post("/v1/files", data={"purpose": "batch"}, files={"file": file}))
 
     async def _single(self, submission: Submission) -> Answer:
         answer = await _answer(self.http.post(ENDPOINT, json=submission.body(0), timeout=TIMEOUT_S * 3))
@@ -126,6 +122,7 @@ class Client:
         while not self.give_up.is_set():
             shown = await _shown(self.http.get(f"/api/jobs/{job_id}"))
             if shown.get("status") in ENDED:
+                submission.delete_asked = True
                 status = await self._until_answered(lambda: self.http.delete(f"/api/jobs/{job_id}"))
                 # Not found: it was deleted by an attempt that got no answer.
                 submission.deleted = status in (204, 404)

@@ -35,7 +35,8 @@ class Report:
     """Jobs by their final state."""
     answers: Counter[str]
     """Attempts to submit by their answer."""
-    requests: int
+    endings: Counter[str]
+    """Requests by their result."""
     calls: int
     settled_s: float
     own_ends: list[str]
@@ -52,7 +53,8 @@ class Report:
             f"  faults: {sum(self.faults.values())}: {counted(self.faults)}",
             f"  submissions answered: {counted(self.answers)}",
             f"  jobs: {counted(self.statuses)}",
-            f"  requests: {self.requests}, which entered an engine {self.calls} times",
+            f"  requests: {self.endings.total()}: {counted(self.endings)}",
+            f"  engine calls: {self.calls}",
             *(f"  note: {end}" for end in self.own_ends),
             f"  violations: {len(self.violations) or 'none'}",
             *(f"    {violation}" for violation in self.violations),
@@ -108,7 +110,11 @@ def run_chaos(
             for submission in load.submissions
             for answer in submission.answers
         ),
-        requests=sum(len(results) for results in evidence.history.results.values()),
+        endings=Counter(
+            each.result.error_code or str(each.result.status_code)
+            for results in evidence.history.results.values()
+            for each in results
+        ),
         calls=sum(len(calls) for calls in evidence.history.calls.values()),
         settled_s=settled_s,
         own_ends=[end for part in mill.parts.values() for end in part.own_ends],

@@ -58,6 +58,7 @@ class Submission:
     answers: list[Answer] = field(default_factory=list)
     cancel_asked: bool = False
     cancel_granted: bool = False
+    delete_asked: bool = False
     deleted: bool = False
 
     @property
@@ -106,7 +107,7 @@ class Submission:
 def draw(random: Random, number: int, *, may_die: bool) -> Submission:
     """A submission of some kind; `may_die` lets one request of it kill the engine."""
     way = random.choices(list(Way), weights=(4, 4, 2))[0]
-    most = random.choices((10, 100, 400), weights=(6, 3, 1))[0]
+    most = random.choices((10, 100, 400), weights=(5, 3, 2))[0]
     count = 1 if way is Way.SINGLE else random.randint(1, most)
     asks = [Ask.REFUSE if random.random() < 0.03 else Ask.ANSWER for _ in range(count)]
     if may_die and way is not Way.SINGLE:
