@@ -136,6 +136,11 @@ class Settings(BaseSettings):
         """Served name to entry, built-in models included."""
         return {**BUILTIN_MODELS, **self.models}
 
+    @property
+    def web_host_in_urls(self) -> str:
+        """`web_host` as it stands in an address, where IPv6 needs brackets."""
+        return f"[{self.web_host}]" if ":" in self.web_host else self.web_host
+
     def resolved_database_url(self) -> str:
         """The URL to connect to; it may hold a password: never log it."""
         if self.database_url is not None:

@@ -25,9 +25,8 @@ class _Server(BaseApplication):
 
     def load_config(self) -> None:
         settings = self._settings
-        host = f"[{settings.web_host}]" if ":" in settings.web_host else settings.web_host
         options = {
-            "bind": f"{host}:{settings.web_port}",
+            "bind": f"{settings.web_host_in_urls}:{settings.web_port}",
             "worker_class": "gthread",
             "workers": settings.web_processes,
             "threads": settings.web_threads,

@@ -77,10 +77,7 @@ def _redis(settings: Settings) -> str:
     if settings.redis_url is None:
         return f"embedded, {redis_version(find_server())}"
     try:
-        client = redis.Redis.from_url(
-            settings.resolved_redis_url().replace("redis+socket://", "unix://"), socket_timeout=3
-        )
-        info = client.info()
+        info = redis_client(settings).info()
     except (redis.RedisError, ValueError) as error:
         raise _Unwell(
             f"no answer ({type(error).__name__}): check GRISTMILL_REDIS_URL and that the server runs"

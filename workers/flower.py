@@ -43,8 +43,7 @@ def run_flower(settings: Settings) -> None:
 
 def _ask_for_queues(settings: Settings) -> None:
     """Have Flower ask the workers for their queues again and again; by itself it asks once, at its start."""
-    host = f"[{settings.web_host}]" if ":" in settings.web_host else settings.web_host
-    url = f"http://{host}:{settings.flower_port}/api/workers"
+    url = f"http://{settings.web_host_in_urls}:{settings.flower_port}/api/workers"
     user = (FLOWER_USER, flower_password(settings))
     while True:
         time.sleep(ASK_AGAIN_S)

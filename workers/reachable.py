@@ -34,6 +34,15 @@ def free_port(host: str, port: int, setting: str) -> int:
         return int(probe.getsockname()[1])
 
 
+def redis_client(settings: Settings) -> redis.Redis:
+    """A client of the broker that the settings name, which says soon that it is not there."""
+    # The Unix socket has one name with Celery and another with the client.
+    url = settings.resolved_redis_url().replace("redis+socket:", "unix:", 1)
+    return redis.Redis.from_url(
+        url, socket_connect_timeout=CONNECT_S, socket_timeout=CONNECT_S, retry=Retry(NoBackoff(), 0)
+    )
+
+
 def must_reach_redis(settings: Settings) -> None:
     """Connect to the broker, where the settings name one.
 
@@ -42,16 +51,12 @@ def must_reach_redis(settings: Settings) -> None:
     """
     if settings.redis_url is None:
         return
-    # The Unix socket has one name with Celery and another with the client.
-    url = settings.resolved_redis_url().replace("redis+socket:", "unix:", 1)
-    client = redis.Redis.from_url(
-        url, socket_connect_timeout=CONNECT_S, socket_timeout=CONNECT_S, retry=Retry(NoBackoff(), 0)
-    )
+    client = redis_client(settings)
     try:
         client.ping()
     except (redis.RedisError, OSError) as error:
         raise UserError(
-            f"Redis at {_place(url)} cannot be reached: {error}. Start it, or change GRISTMILL_REDIS_URL; "
+            f"Redis at {_place(settings.resolved_redis_url())} cannot be reached: {error}. Start it, or change GRISTMILL_REDIS_URL; "
             "without it, a server is started for you",
             code="redis_unreachable",
         ) from error

@@ -16,17 +16,16 @@ from sqlalchemy import select
 from config.settings import Settings, load_settings
 from tasks.app import use_settings
 from tasks.backends import Backends
-from tasks.clock import now_ms
 from tasks.durations import human_duration
 from tasks.export import check_destination, export_results
+from tasks.fleet import live_workers
 from tasks.jobs import get_job
 from tasks.results import answer_text, error_message, iter_results
 from tasks.submission import JobRequest, create_job, find_resumable, mark_delivered, store_file
 from tasks.system import announce
-from tasks.tables import FINAL_STATUSES, File, Job, JobStatus, Worker
+from tasks.tables import FINAL_STATUSES, File, Job, JobStatus
 from tasks.validation import first_named_model
 from workers.data_folder import DataFolder
-from workers.heartbeat import PERIOD_S
 from workers.local_mill import EngineKeepsFailing, LocalMill
 from workers.model_choice import must_be_usable, usable_default, with_model
 from workers.progress import RunProgress
@@ -37,8 +36,6 @@ EXIT_JOB_FAILED = 2
 EXIT_INTERRUPTED = 130
 
 POLL_S = 0.25
-HEARTBEATS_MISSED = 3
-"""After so many a worker is taken for gone."""
 READ_BYTES = 1 << 20
 SHOWN_RESULTS = 3
 SHOWN_FAULTS = 20
@@ -165,7 +162,7 @@ def _run_to_end(
                     assert job.model is not None
                     mill.start_engine(job.model)
                     engine_started = True
-                progress.show(job, engine_ready=_has_worker(backends, job))
+                progress.show(job, engine_ready=bool(live_workers(backends.database, job.model)))
                 mill.keep_running(job.completed + job.failed)
                 time.sleep(POLL_S)
 
@@ -187,13 +184,6 @@ def _interruptible(settings: Settings, console: Console) -> Iterator[None]:
 def _input_bytes(backends: Backends, job: Job) -> int:
     with backends.database.read() as session:
         return session.execute(select(File.bytes).where(File.id == job.input_file_id)).scalar_one()
-
-
-def _has_worker(backends: Backends, job: Job) -> bool:
-    alive = now_ms() - int(HEARTBEATS_MISSED * PERIOD_S * 1000)
-    with backends.database.read() as session:
-        query = select(Worker.id).where(Worker.model == job.model, Worker.heartbeat_ms > alive).limit(1)
-        return session.execute(query).first() is not None
 
 
 def _deliver(backends: Backends, job: Job, request: RunRequest, seconds: float, console: Console) -> int:

@@ -146,7 +146,7 @@ def _with_ports(settings: Settings, request: UpRequest, environment: dict[str, s
 
 
 def _first_state(settings: Settings, model: str, *, flower: bool) -> UpState:
-    host = _visible(settings.web_host)
+    host = _visible(settings)
     url = settings.resolved_database_url()
     return UpState(
         pid=os.getpid(),
@@ -159,11 +159,11 @@ def _first_state(settings: Settings, model: str, *, flower: bool) -> UpState:
     )
 
 
-def _visible(host: str) -> str:
+def _visible(settings: Settings) -> str:
     """An address that this machine's browser can open."""
-    if host in ("0.0.0.0", "::"):  # noqa: S104 (compared, not bound)
+    if settings.web_host in ("0.0.0.0", "::"):  # noqa: S104 (compared, not bound)
         return "127.0.0.1"
-    return f"[{host}]" if ":" in host else host
+    return settings.web_host_in_urls
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,11 +1,11 @@
 """`/v1/batches`: jobs as OpenAI's clients make and watch them."""
 
 import hashlib
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from flask import Response
 from flask_openapi import APIBlueprint, Tag
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from tasks.check import check_input
 from tasks.durations import parse_duration
@@ -63,11 +63,6 @@ class BatchAsked(Asked):
     """Not OpenAI's."""
     deadline: Annotated[int | None, Field(ge=1, le=LATEST_EPOCH_S)] = None
     """Not OpenAI's: when the batch expires, in epoch seconds, instead of the window."""
-
-    @model_validator(mode="after")
-    def _window_is_no_instant(self) -> Self:
-        parse_duration(self.completion_window)
-        return self
 
 
 class BatchValidation(Validation):
