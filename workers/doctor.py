@@ -19,7 +19,7 @@ from workers.data_folder import holder
 from workers.devices import detect_accelerator
 from workers.embedded_redis import RedisMissing, find_server, redis_version
 from workers.hub import why_unavailable
-from workers.reachable import free_port
+from workers.reachable import free_port, redis_client
 from workers.up_state import read_state
 
 LEAST_FREE_GIB = 5.0

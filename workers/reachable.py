@@ -56,8 +56,8 @@ def must_reach_redis(settings: Settings) -> None:
         client.ping()
     except (redis.RedisError, OSError) as error:
         raise UserError(
-            f"Redis at {_place(settings.resolved_redis_url())} cannot be reached: {error}. Start it, or change GRISTMILL_REDIS_URL; "
-            "without it, a server is started for you",
+            f"Redis at {_place(settings.resolved_redis_url())} cannot be reached: {error}. Start it, or "
+            "change GRISTMILL_REDIS_URL; without it, a server is started for you",
             code="redis_unreachable",
         ) from error
     finally:
