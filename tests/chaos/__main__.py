@@ -28,7 +28,10 @@ ROUND_S = 60.0
     "--round-s", type=click.FloatRange(min=1), default=ROUND_S, show_default=True, help="Of one mill."
 )
 @click.option("--plan", "show_plan", is_flag=True, help="Print the faults of each round before it.")
-def main(seconds: float, seed: int | None, database: str, round_s: float, show_plan: bool) -> None:
+@click.option("--keep", is_flag=True, help="Keep the folder of each round, with all logs.")
+def main(
+    seconds: float, seed: int | None, database: str, round_s: float, show_plan: bool, keep: bool
+) -> None:
     """Break a mill under load in every way there is, and check that nothing was lost or done twice.
 
     Exit status: 0 all is as it must be, 1 something is not; then the folder with all logs stays.
@@ -43,14 +46,14 @@ def main(seconds: float, seed: int | None, database: str, round_s: float, show_p
     for kind in kinds:
         each_s = min(seconds / len(kinds), round_s)
         for number in range(round(seconds / len(kinds) / each_s)):
-            if not _round(kind, seed + number, each_s, show_plan=show_plan):
+            if not _round(kind, seed + number, each_s, show_plan=show_plan, keep=keep):
                 failed.append(f"--seed {seed + number} --database {kind} --seconds {each_s:g}")
     if failed:
         click.echo("To see it again:\n" + "\n".join(f"  python -m tests.chaos {each}" for each in failed))
         sys.exit(1)
 
 
-def _round(database: str, seed: int, seconds: float, *, show_plan: bool) -> bool:
+def _round(database: str, seed: int, seconds: float, *, show_plan: bool, keep: bool) -> bool:
     folder = Path(tempfile.mkdtemp(prefix="gristmill-chaos-"))
     click.echo(f"chaos on {database}, seed {seed}, logs in {folder}/logs")
     if show_plan:
@@ -67,7 +70,8 @@ def _round(database: str, seed: int, seconds: float, *, show_plan: bool) -> bool
     if report.violations:
         click.echo(f"  all that is known is in {folder}")
         return False
-    shutil.rmtree(folder, ignore_errors=True)
+    if not keep:
+        shutil.rmtree(folder, ignore_errors=True)
     return True
 
 

@@ -1,5 +1,6 @@
 """A process whose clock is wrong, as on a host whose clock is."""
 
+import os
 from pathlib import Path
 
 OFFSET_VARIABLE = "CHAOS_CLOCK_OFFSET_S"
@@ -14,4 +15,7 @@ def clock_environment(offset_s: int) -> dict[str, str]:
     What asks the operating system by another way, such as `datetime.now`, sees the true time: less than a
     wrong clock does, but all that Celery, kombu and Gristmill reckon with.
     """
-    return {} if offset_s == 0 else {OFFSET_VARIABLE: str(offset_s), "PYTHONPATH": str(_SITE)}
+    if offset_s == 0:
+        return {}
+    path = os.pathsep.join(filter(None, (str(_SITE), os.environ.get("PYTHONPATH"))))
+    return {OFFSET_VARIABLE: str(offset_s), "PYTHONPATH": path}

@@ -124,7 +124,8 @@ class Part:
         """Remember how it ended, unless a fault ended it."""
         if self._process is not None and not self._was_hit:
             log = self.logs[self._process.pid][-1]
-            self.own_ends.append(f"{log.name} ended by itself with status {self._process.returncode}")
+            status = self._process.returncode
+            self.own_ends.append(f"{log.name} ended by itself with status {status}: {_last_words(log)}")
 
     def stop(self, grace_s: float) -> None:
         """SIGTERM and some patience."""
@@ -172,6 +173,11 @@ class Mill:
     def start(self) -> None:
         """Start all of it, and return when it can work."""
         self._keeper.start()
+        self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
+        """Return when everything runs and answers."""
+        # Seldom: asking takes time from the processes that start.
         eventually(self.is_ready, "the mill", longest_s=120, pause_s=0.2)
 
     def is_ready(self) -> bool:
@@ -181,6 +187,11 @@ class Mill:
             return answers and len(live_workers(self.backends.database)) >= 2
         except (httpx.TransportError, SQLAlchemyError):
             return False
+
+    def engine_logs(self) -> list[tuple[int, Path]]:
+        """All logs of engine workers, with their process ids."""
+        engines = (part for part in self.parts.values() if PARTS[part.name][0] == "worker")
+        return [(pid, log) for part in engines for pid, logs in part.logs.items() for log in logs]
 
     def new_key(self) -> str:
         """The secret of a new API key."""
@@ -224,6 +235,13 @@ class Mill:
         for part in self.parts.values():
             part.stop(grace_s=20)
         self.redis.stop()
+
+
+def _last_words(log: Path) -> str:
+    """The last severe record of a log, or else its last line."""
+    lines = log.read_text(errors="replace").splitlines()
+    severe = [line for line in lines if '"level": "critical"' in line]
+    return (severe or lines or ["nothing"])[-1][:200]
 
 
 def _free_port() -> int:
