@@ -8,6 +8,7 @@ import click
 
 from config.settings import Settings, SettingsError, get_settings, load_settings
 from web.command_line import CLIENT_COMMANDS
+from workers.upkeep import UPKEEP_COMMANDS
 
 if TYPE_CHECKING:
     from tasks.database import Database
@@ -266,7 +267,7 @@ def doctor() -> None:
     sys.exit(0 if well else 1)
 
 
-for command in CLIENT_COMMANDS:
+for command in (*UPKEEP_COMMANDS, *CLIENT_COMMANDS):
     main.add_command(command)
 
 

@@ -68,6 +68,8 @@ class Settings(BaseSettings):
     """Largest input file, in bytes."""
     file_expires_s: PositiveSeconds = 30 * 86_400.0
     """Seconds that input files of jobs are kept, unless an upload says otherwise."""
+    job_expires_s: PositiveSeconds | None = None
+    """Seconds after its end after which a job is deleted, with its results. Unset: never."""
     max_listed_errors: PositiveInt = 100
     """Faulty lines a failed job lists."""
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from alembic import command
 from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, event, make_url
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -66,10 +68,33 @@ class Database:
         with Session(self._engine, expire_on_commit=False) as session, session.begin():
             yield session
 
+    @contextmanager
+    def snapshot(self) -> Iterator[Connection]:
+        """A connection that reads all its rows as they were at one moment, in a stream."""
+        engine = self._engine
+        if not self.is_sqlite:
+            engine = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        with engine.connect() as connection, connection.begin():
+            yield connection
+
+    @contextmanager
+    def load(self) -> Iterator[Connection]:
+        """A connection that writes many rows in one transaction."""
+        with self._turn, self._writer.connect() as connection, connection.begin():
+            yield connection
+
+    def revision(self) -> str:
+        """The revision of the tables."""
+        with self._engine.connect() as connection:
+            return MigrationContext.configure(connection).get_current_revision() or ""
+
+    def known_revisions(self) -> set[str]:
+        """All revisions that this version can come from."""
+        return {script.revision for script in ScriptDirectory.from_config(_migrations()).walk_revisions()}
+
     def migrate(self) -> None:
         """Bring the tables to this version of Gristmill; safe with several processes at once."""
-        config = Config()
-        config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+        config = _migrations()
         with self._writer.connect() as connection, _tables_may_be_rebuilt(connection), connection.begin():
             if not self.is_sqlite:
                 # One migration at a time; released when the transaction ends.
@@ -80,6 +105,12 @@ class Database:
     def close(self) -> None:
         """Close all idle connections."""
         self._engine.dispose()
+
+
+def _migrations() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    return config
 
 
 @contextmanager

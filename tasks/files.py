@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import structlog
-from sqlalchemy import ColumnElement, or_, select, update
+from sqlalchemy import ColumnElement, and_, or_, select, update
 
 from tasks.audit import audit
 from tasks.backends import Backends
@@ -140,14 +140,16 @@ def delete_file(backends: Backends, file_id: str, tenant: str) -> None:
         audit(session, tenant, "file.deleted", file_id)
 
 
-def purge_files(backends: Backends) -> int:
-    """Free the bytes of deleted and expired files that no job needs any more; returns how many files."""
-    database = backends.database
+def expendable_files() -> ColumnElement[bool]:
+    """Deleted and expired files whose bytes are there still, and that no job needs any more."""
     running = select(Job.id).where(Job.input_file_id == File.id, Job.status.not_in(FINAL_STATUSES)).exists()
-    with database.read() as session:
-        gone = session.execute(
-            select(File.id, File.storage_key).where(File.storage_key.is_not(None), ~is_visible(), ~running)
-        ).all()
+    return and_(File.storage_key.is_not(None), ~is_visible(), ~running)
+
+
+def purge_files(backends: Backends) -> int:
+    """Free the bytes of files that are expendable; returns how many files."""
+    with backends.database.read() as session:
+        gone = session.execute(select(File.id, File.storage_key).where(expendable_files())).all()
     freed = 0
     for file_id, storage_key in gone:
         try:

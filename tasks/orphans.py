@@ -1,5 +1,7 @@
 """Objects in storage that no row names: left by processes that died between the one and the other."""
 
+from collections.abc import Iterator
+
 import structlog
 from sqlalchemy import select
 from sqlalchemy.orm import InstrumentedAttribute
@@ -22,19 +24,21 @@ NAMED_BY: dict[str, _Column] = {
 """Prefix of the objects' keys to the column that names them."""
 
 
-def remove_orphans(backends: Backends, older_than_s: float = ORPHAN_AGE_S) -> int:
-    """Remove objects that nothing names and that are older than this; returns how many."""
-    removed = backends.storage.drop_unfinished(older_than_s)
+def find_orphans(backends: Backends, older_than_s: float = ORPHAN_AGE_S) -> Iterator[tuple[str, int]]:
+    """Objects that nothing names and that are older than this: key, and size in bytes."""
     for prefix, column in NAMED_BY.items():
-        for keys in backends.storage.keys(prefix, older_than_s):
-            for key in _unnamed(backends, column, keys):
-                backends.storage.delete(key)
-                removed += 1
+        for page in backends.storage.objects(prefix, older_than_s):
+            with backends.database.read() as session:
+                named = set(session.scalars(select(column).where(column.in_(page))))
+            yield from ((key, size) for key, size in page.items() if key not in named)
+
+
+def remove_orphans(backends: Backends, older_than_s: float = ORPHAN_AGE_S) -> int:
+    """Remove them, and what writers that were killed left behind; returns how many."""
+    removed = backends.storage.drop_unfinished(older_than_s)
+    for key, _ in find_orphans(backends, older_than_s):
+        backends.storage.delete(key)
+        removed += 1
     if removed:
         log.info("orphans_removed", objects=removed)
     return removed
-
-
-def _unnamed(backends: Backends, column: _Column, keys: list[str]) -> set[str]:
-    with backends.database.read() as session:
-        return set(keys) - set(session.scalars(select(column).where(column.in_(keys))))

@@ -1,7 +1,7 @@
 """Removing deleted jobs: what belongs to them goes in small steps, their own row last."""
 
 import structlog
-from sqlalchemy import delete, or_, select, update
+from sqlalchemy import ColumnElement, and_, delete, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from tasks.backends import Backends
@@ -20,18 +20,19 @@ SINGLE_KEPT_MS = 60_000
 """A single request whose time ran out so long ago has nobody left who waits: the web process is gone."""
 
 
-def purge_jobs(backends: Backends) -> int:
-    """Remove the deleted jobs that have ended; returns how many. Safe to break off and to repeat."""
+def expendable_jobs() -> ColumnElement[bool]:
+    """Jobs that have ended and that nobody can ask for any more."""
     child = aliased(Job)
     # A rerun reads the plan and the results of this one.
     is_read = select(child.id).where(child.parent_id == Job.id, child.status == JobStatus.VALIDATING).exists()
     is_forgotten = (Job.kind == JobKind.SINGLE) & (Job.deadline_ms < now_ms() - SINGLE_KEPT_MS)
+    return and_(or_(Job.deleted_ms.is_not(None), is_forgotten), Job.status.in_(FINAL_STATUSES), ~is_read)
+
+
+def purge_jobs(backends: Backends) -> int:
+    """Remove the jobs that are expendable; returns how many. Safe to break off and to repeat."""
     with backends.database.read() as session:
-        jobs = session.execute(
-            select(Job.id, Job.planned_key).where(
-                or_(Job.deleted_ms.is_not(None), is_forgotten), Job.status.in_(FINAL_STATUSES), ~is_read
-            )
-        ).all()
+        jobs = session.execute(select(Job.id, Job.planned_key).where(expendable_jobs())).all()
     purged = 0
     for job_id, planned_key in jobs:
         try:

@@ -127,12 +127,12 @@ class Storage:
         with _faults_as_ours(key):
             return bytes(obstore.get_range(self._store, key, start=offset, length=length))
 
-    def keys(self, prefix: str, older_than_s: float) -> Iterator[list[str]]:
-        """The objects under a prefix that have not changed for so long, by the storage's clock, in pages."""
+    def objects(self, prefix: str, older_than_s: float) -> Iterator[dict[str, int]]:
+        """Pages of objects under a prefix that have not changed for so long: key to size in bytes."""
         with _faults_as_ours(prefix):
             for page in obstore.list(self._store, prefix=prefix, chunk_size=KEYS_IN_PAGE):
                 before = datetime.now(UTC) - timedelta(seconds=older_than_s)
-                yield [each["path"] for each in page if each["last_modified"] < before]
+                yield {each["path"]: each["size"] for each in page if each["last_modified"] < before}
 
     def drop_unfinished(self, older_than_s: float) -> int:
         """Remove what writers that were killed left behind in a local folder; returns how many.

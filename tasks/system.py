@@ -12,6 +12,7 @@ from tasks.intake import run_intake
 from tasks.jobs import get_job
 from tasks.messages import Message, broker_is_away, send, waiting_messages
 from tasks.orphans import remove_orphans
+from tasks.retention import expire_jobs
 from tasks.sweep import sweep
 from tasks.tables import JobStatus
 
@@ -46,7 +47,8 @@ def tick() -> None:
 
 
 def tidy() -> None:
-    """Remove what nothing names any more; seldom, because it looks at everything in storage."""
+    """Apply the rules of retention that look at everything, which is why it is done seldom."""
+    expire_jobs(backends())
     remove_orphans(backends())
 
 
