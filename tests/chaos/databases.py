@@ -30,7 +30,7 @@ class SqliteUnderTest:
     kind = SQLITE
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / "gristmill.db"
+        self._path = folder / "data" / "gristmill.db"
         self.url = f"sqlite:///{self._path}"
 
     def lock(self, seconds: float) -> None:

@@ -24,8 +24,9 @@ SYSTEM = ("system-1", "system-2")
 ENGINES = ("engine-1", "engine-2")
 WEB = ("web",)
 
+SHORTEST_FREEZE_S = SETTINGS["lease_s"] / 2
 LONGEST_FREEZE_S = 2 * SETTINGS["lease_s"]
-"""Long enough that leases run out under a process that comes back."""
+"""Most are so long that leases run out under a process that comes back."""
 
 QUEUES = (SYSTEM_QUEUE, *(queue_name(MODEL, lane) for lane in Lane))
 
@@ -56,7 +57,7 @@ def _freeze(parts: tuple[str, ...]) -> Callable[[Mill, Random], None]:
     def freeze(mill: Mill, random: Random) -> None:
         part = mill.parts[random.choice(parts)]
         part.send(signal.SIGSTOP, to_group=True)
-        time.sleep(random.uniform(0.5, LONGEST_FREEZE_S))
+        time.sleep(random.uniform(SHORTEST_FREEZE_S, LONGEST_FREEZE_S))
         part.send(signal.SIGCONT, to_group=True)
 
     return freeze

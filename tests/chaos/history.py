@@ -11,6 +11,7 @@ from sqlalchemy import text
 
 from tasks.database import Database
 from tasks.results import StoredResult, output_line
+from tasks.tables import JobKind
 
 Row = Mapping[str, Any]
 
@@ -93,9 +94,12 @@ def read_history(database: Database, logs: Iterable[tuple[int, Path]]) -> Histor
         chunks = rows("chunks", "job_id, seq")
         progress, tallies = rows("progress"), rows("tallies")
         files, usage = rows("files"), rows("usage")
-    # A deleted job may be seen half purged; that of any other no result may be missing.
-    deleted = {row["id"] for row in (*jobs, *gone_jobs) if row["deleted_ms"] is not None}
-    remembered = [row for row in gone_results if row["job_id"] in deleted]
+    # A job that is being purged may be seen half gone; that of any other no result may be missing.
+    may_be_gone = {
+        row["id"] for row in jobs if row["deleted_ms"] is not None or row["kind"] == JobKind.SINGLE
+    }
+    may_be_gone.update(row["id"] for row in gone_jobs)
+    remembered = [row for row in gone_results if row["job_id"] in may_be_gone]
     return History(
         jobs={row["id"]: row for row in (*jobs, *gone_jobs)},
         purged=frozenset(row["id"] for row in gone_jobs),

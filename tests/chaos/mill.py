@@ -85,7 +85,6 @@ class Part:
         self.starts += 1
         self._was_hit = False
         log_file = self._folder / "logs" / f"{self.name}.{self.starts}.log"
-        log_file.parent.mkdir(exist_ok=True)
         with log_file.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "gristmill", *PARTS[self.name]],
@@ -111,6 +110,15 @@ class Part:
         self._was_hit = True
         with contextlib.suppress(ProcessLookupError):
             (os.killpg if to_group else os.kill)(process.pid, sent)
+
+    def pids(self) -> list[int]:
+        """Of the process and of what it started."""
+        if self._process is None:
+            return []
+        with contextlib.suppress(psutil.Error):
+            children = psutil.Process(self._process.pid).children(recursive=True)
+            return [self._process.pid, *(child.pid for child in children)]
+        return []
 
     def kill_child(self) -> None:
         """Kill what the process started, which is the web server's process that answers."""
@@ -143,9 +151,11 @@ class Mill:
 
     def __init__(self, folder: Path, database: DatabaseUnderTest) -> None:
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "data").mkdir(parents=True, exist_ok=True)
+        (folder / "logs").mkdir()
         self.database = database
-        self.redis = EmbeddedRedis(folder / "redis")
+        # As in `gristmill up`, where it shares the fate of the data folder's disk.
+        self.redis = EmbeddedRedis(folder / "data" / "redis")
         values = {
             **SETTINGS,
             "data_dir": str(folder / "data"),

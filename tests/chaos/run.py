@@ -17,7 +17,7 @@ from tests.chaos.invariants import Evidence, violations
 from tests.chaos.load import Load
 from tests.chaos.mill import Mill
 from tests.chaos.outputs import wrong_outputs
-from tests.chaos.schedule import carry_out, plan
+from tests.chaos.schedule import Planned, carry_out, plan
 
 SETTLE_S = 120.0
 """How long everything may take to come to its end after the last fault."""
@@ -63,10 +63,17 @@ class Report:
 
 
 def run_chaos(
-    folder: Path, *, database: str, seed: int, seconds: float, tell: Callable[[str], None] = lambda _: None
+    folder: Path,
+    *,
+    database: str,
+    seed: int,
+    seconds: float,
+    planned: list[Planned] | None = None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Do the faults of this seed to a mill under load, and check everything afterwards."""
-    planned = plan(seed, seconds, database)
+    """Do the faults of this seed, or those that are planned, to a mill under load; check everything after."""
+    if planned is None:
+        planned = plan(seed, seconds, database)
     found: list[str] = []
     with contextlib.ExitStack() as stack:
         mill = Mill(folder, stack.enter_context(database_under_test(database, folder)))
