@@ -12,7 +12,7 @@ from tests.chaos.faults import FAULTS, Fault
 from tests.chaos.mill import Mill
 
 SHORTEST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 3.0
+LONGEST_PAUSE_S = 2.5
 """Between two faults: a part is back within a second or three."""
 
 
@@ -29,15 +29,21 @@ class Planned:
 
 
 def plan(seed: int, seconds: float, database: str) -> list[Planned]:
-    """The faults of a run. Those that last do not meet another of their kind."""
+    """The faults of a run: drawn from a bag that holds each as often as it weighs, and is filled when empty.
+
+    Those that last do not meet another of their kind.
+    """
     random = Random(seed)
     kinds = [fault for fault in FAULTS.values() if fault.on in (None, database)]
+    bag: list[Fault] = []
     free_at_s: dict[str, float] = {}
     planned: list[Planned] = []
     at_s = random.uniform(SHORTEST_PAUSE_S, LONGEST_PAUSE_S)
     while at_s < seconds:
-        free = [fault for fault in kinds if free_at_s.get(fault.name, 0.0) <= at_s]
-        fault = random.choices(free, weights=[fault.weight for fault in free])[0]
+        bag = bag or [fault for fault in kinds for _ in range(fault.weight)]
+        fault = bag.pop(random.randrange(len(bag)))
+        if free_at_s.get(fault.name, 0.0) > at_s:
+            continue
         free_at_s[fault.name] = at_s + fault.longest_s
         planned.append(Planned(at_s, fault, random.getrandbits(32)))
         at_s += random.uniform(SHORTEST_PAUSE_S, LONGEST_PAUSE_S)
