@@ -12,8 +12,8 @@ from tests.chaos.databases import POSTGRESQL, SQLITE
 from tests.chaos.run import run_chaos
 
 SECONDS = 25.0
-SEED = int(os.environ.get("CHAOS_SEED", "20261201"))
-"""One and the same, because a test that fails by chance is of no use to whoever changed something else."""
+SEED = int(os.environ.get("CHAOS_SEED", "18969"))
+"""One and the same, because a test that fails by chance helps nobody. Most faults are in its schedule."""
 
 
 @pytest.mark.parametrize("database", [SQLITE, POSTGRESQL])
