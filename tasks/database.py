@@ -2,6 +2,7 @@
 
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -129,13 +130,27 @@ def _tables_may_be_rebuilt(connection: Connection) -> Iterator[None]:
 
 
 def _set_up_sqlite(connection: sqlite3.Connection, _record: ConnectionPoolEntry) -> None:
+    _use_write_ahead_log(connection)
     for pragma in (
-        "journal_mode = WAL",
         # Commits survive the death of any process; a power cut may cost the last moments.
         "synchronous = NORMAL",
         "foreign_keys = ON",
     ):
         connection.execute(f"PRAGMA {pragma}")
+
+
+def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
+    """Processes that open a new file together hold what each other waits for: SQLite then fails at once."""
+    patience_ends = time.monotonic() + SQLITE_BUSY_TIMEOUT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+            if not is_busy or time.monotonic() > patience_ends:
+                raise
+        time.sleep(0.01)
 
 
 def _begin_sqlite(connection: Connection) -> None:
