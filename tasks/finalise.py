@@ -23,7 +23,11 @@ log = structlog.get_logger()
 
 
 def settle(backends: Backends, job_id: str) -> JobStatus:
-    """Take a job as far towards its end as it can go now; safe to repeat and to run twice at once."""
+    """Take a job as far towards its end as it can go now; safe to repeat and to run twice at once.
+
+    Raises:
+        NotFound: there is no such job.
+    """
     job = get_job(backends.database, job_id)
     try:
         _settle(backends, job)

@@ -8,6 +8,7 @@ from tasks.backends import Backends
 from tasks.clock import now_ms
 from tasks.database import Database
 from tasks.dispatch import fill_runway, republish_missing
+from tasks.errors import NotFound
 from tasks.faults import MACHINE_FAULTS
 from tasks.files import purge_files
 from tasks.finalise import expire_overdue, settle
@@ -32,6 +33,8 @@ def sweep(app: Celery, backends: Backends) -> list[str]:
     for job_id in _settleable(database):
         try:
             settle(backends, job_id)
+        except NotFound:
+            pass  # another sweep was faster, and removed it
         except MACHINE_FAULTS as error:
             # One job's trouble must not keep the others waiting; it is tried again at the next pass.
             log.error("settle_failed", job=job_id, error=repr(error))

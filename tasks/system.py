@@ -1,11 +1,14 @@
 """Celery tasks of the system worker: thin shells around the domain's verbs."""
 
+from contextlib import suppress
+
 from celery import Task
 
 from config.celeryconfig import SYSTEM_QUEUE
 from tasks import dispatch
 from tasks.app import app
 from tasks.backends import backends
+from tasks.errors import NotFound
 from tasks.failpoints import Failpoint, failpoint
 from tasks.finalise import settle
 from tasks.intake import run_intake
@@ -14,7 +17,7 @@ from tasks.messages import Message, broker_is_away, send, waiting_messages
 from tasks.orphans import remove_orphans
 from tasks.retention import expire_jobs
 from tasks.sweep import sweep
-from tasks.tables import JobStatus
+from tasks.tables import Job, JobStatus
 
 
 @app.task(name="gristmill.intake")
@@ -22,7 +25,11 @@ def intake(job_id: str) -> None:
     """Validate and plan a job, then put its first chunks on the runway."""
     run_intake(backends(), job_id)
     failpoint(Failpoint.PLAN_ACCEPTED)
-    job = get_job(backends().database, job_id)
+    with suppress(NotFound):
+        _fill_runway(get_job(backends().database, job_id))
+
+
+def _fill_runway(job: Job) -> None:
     if job.status == JobStatus.IN_PROGRESS and job.model is not None:
         dispatch.fill_runway(app, backends(), job.model)
 
@@ -31,7 +38,9 @@ def intake(job_id: str) -> None:
 @app.task(name="gristmill.settle", send_events=False)
 def settle_job(job_id: str) -> None:
     """Bring a job whose results are all in to its end."""
-    settle(backends(), job_id)
+    # A message that comes twice may be of a job that is gone.
+    with suppress(NotFound):
+        settle(backends(), job_id)
 
 
 def tick() -> None:
