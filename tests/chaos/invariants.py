@@ -91,7 +91,8 @@ def every_job_ends(evidence: Evidence) -> Iterator[str]:
             continue
         if status == JobStatus.CANCELLED and not (submission and submission.cancel_asked):
             yield f"{job_id} is cancelled, and nobody asked for it"
-        if status in (JobStatus.FAILED, JobStatus.EXPIRED):
+        may_expire = submission is not None and submission.may_expire
+        if status == JobStatus.FAILED or (status == JobStatus.EXPIRED and not may_expire):
             yield f"{job_id} is {status}: {row['errors']}"
         if submission and submission.cancel_granted and status != JobStatus.CANCELLED:
             yield f"{job_id} is {status}, and its cancel was granted"
@@ -104,8 +105,8 @@ def every_request_has_one_result(evidence: Evidence) -> Iterator[str]:
         if twice := [index for index, count in indices.items() if count > 1]:
             yield f"{job_id}: {len(twice)} requests have two results: {twice[:MOST_SHOWN]}"
         submission = evidence.of(job_id)
-        if row["total"] == 0 and row["status"] == JobStatus.CANCELLED:
-            # Cancelled before its input was read: nobody knows how many there are.
+        if row["total"] == 0 and row["status"] in (JobStatus.CANCELLED, JobStatus.EXPIRED):
+            # It ended before its input was read: nobody knows how many there are.
             wanted = 0
         else:
             wanted = row["total"] if submission is None else len(submission.asks)
@@ -234,7 +235,8 @@ def requests_end_as_they_asked(evidence: Evidence) -> Iterator[str]:
                 continue
             if ending == "batch_cancelled" and row["status"] == JobStatus.CANCELLED:
                 continue
-            if ending == "batch_expired" and submission.way is Way.SINGLE:
+            may_expire = submission.may_expire or submission.way is Way.SINGLE
+            if ending == "batch_expired" and may_expire and row["status"] == JobStatus.EXPIRED:
                 continue
             yield f"{job_id}-{result.index} asked to {submission.asks[result.index]}, ended as {ending}"
 

@@ -90,6 +90,7 @@ class Client:
             asked = {
                 "prompts": [submission.prompt(index) for index in range(len(submission.asks))],
                 "priority": submission.lane,
+                "window": submission.window,
                 "metadata": metadata,
             }
             return await _answer(self.http.post("/api/jobs", json=asked, headers=headers))
@@ -102,7 +103,7 @@ class Client:
         asked = {
             "input_file_id": submission.file_id,
             "endpoint": ENDPOINT,
-            "completion_window": "24h",
+            "completion_window": submission.window,
             "priority": submission.lane,
             "metadata": metadata,
         }

@@ -53,6 +53,8 @@ class Submission:
     lane: str
     key: str | None
     """Idempotency key."""
+    window: str = "24h"
+    """Time until it expires."""
     file_id: str | None = None
     """Of the input that was uploaded for it."""
     answers: list[Answer] = field(default_factory=list)
@@ -65,6 +67,11 @@ class Submission:
     def ids(self) -> set[str]:
         """Of all jobs that were accepted for it."""
         return {answer.id for answer in self.answers if answer.id is not None}
+
+    @property
+    def may_expire(self) -> bool:
+        """Whether its time may run out within a run."""
+        return self.window.endswith("s")
 
     @property
     def is_retried(self) -> bool:
@@ -118,4 +125,5 @@ def draw(random: Random, number: int, *, may_die: bool) -> Submission:
         asks,
         lane=random.choice(("urgent", "normal", "normal", "bulk")),
         key=f"chaos-{number}" if way is not Way.SINGLE and random.random() < 0.7 else None,
+        window=f"{random.randint(2, 10)}s" if random.random() < 0.1 else "24h",
     )
