@@ -1,7 +1,8 @@
 """Named places at which tests kill a process, to show that the work goes on from there.
 
-Armed by an environment variable that only tests set: `MILL_FAILPOINT=<name>:<file>`. The first process that
-passes the named place makes the file and kills itself; once the file is there, nothing happens any more.
+Active only where a variable that tests alone set, `MILL_FAILPOINT`, names a folder. A test arms a place by
+making a file there that is named like it. The first process that passes removes the file and kills itself,
+so that one arming kills one process, whoever starts it again.
 """
 
 import os
@@ -50,11 +51,9 @@ def failpoint(name: Failpoint) -> None:
     armed = os.environ.get(FAILPOINT_VARIABLE)
     if armed is None:
         return
-    wanted, _, marker = armed.partition(":")
-    if wanted != name:
-        return
     try:
-        Path(marker).touch(exist_ok=False)
-    except FileExistsError:
+        # Of two processes that pass at once, one removes it.
+        Path(armed, name).unlink()
+    except FileNotFoundError:
         return
     os.kill(os.getpid(), signal.SIGKILL)

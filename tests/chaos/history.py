@@ -4,6 +4,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,8 @@ class Call(NamedTuple):
     token: int
     """Of the lease under which it did."""
     pid: int
+    at_ms: int
+    """By the clock of the engine's process."""
 
 
 class Recorded(NamedTuple):
@@ -141,9 +144,10 @@ def _calls(logs: Iterable[tuple[int, Path]]) -> dict[tuple[str, int], list[Call]
                 continue
             # A process that was killed may leave half a line at the end, of a request that never entered.
             try:
-                request = str(json.loads(line)["request"])
+                record = json.loads(line)
             except ValueError:
                 continue
-            job_id, index, token = request.rsplit("-", 2)
-            found[job_id, int(index)].append(Call(int(token), pid))
+            job_id, index, token = str(record["request"]).rsplit("-", 2)
+            at_ms = int(datetime.fromisoformat(record["timestamp"]).timestamp() * 1000)
+            found[job_id, int(index)].append(Call(int(token), pid, at_ms))
     return found

@@ -58,7 +58,7 @@ class Client:
         if job_id is None:
             return
         if repeats:
-            submission.answers.append(await self._attempt(submission))
+            submission.answers.append(await self.attempt(submission))
         if intent < SHARE_CANCELLED:
             await asyncio.sleep(delay_s)
             submission.cancel_asked = True
@@ -74,7 +74,7 @@ class Client:
 
     async def _submit(self, submission: Submission) -> str | None:
         for _ in range(MOST_RETRIES if submission.is_retried else 1):
-            answer = await self._attempt(submission)
+            answer = await self.attempt(submission)
             submission.answers.append(answer)
             if answer.id is not None:
                 return answer.id
@@ -83,7 +83,8 @@ class Client:
             await asyncio.sleep(RETRY_PAUSE_S)
         return None
 
-    async def _attempt(self, submission: Submission) -> Answer:
+    async def attempt(self, submission: Submission) -> Answer:
+        """Submit once."""
         headers = {} if submission.key is None else {"Idempotency-Key": submission.key}
         metadata = {"submission": str(submission.number)}
         if submission.way is Way.PROMPTS:

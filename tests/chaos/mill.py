@@ -19,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from config.settings import Settings, load_settings
 from tasks.backends import Backends
+from tasks.failpoints import FAILPOINT_VARIABLE, Failpoint
 from tasks.fleet import live_workers
 from tasks.keys import create_key
 from tasks.tables import Role
@@ -153,6 +154,8 @@ class Mill:
         self.folder = folder
         (folder / "data").mkdir(parents=True, exist_ok=True)
         (folder / "logs").mkdir()
+        self._failpoints = folder / "failpoints"
+        self._failpoints.mkdir()
         self.database = database
         # As in `gristmill up`, where it shares the fate of the data folder's disk.
         self.redis = EmbeddedRedis(folder / "data" / "redis")
@@ -175,6 +178,7 @@ class Mill:
             },
             # Nothing of it outlives the harness, whatever that dies of.
             PARENT_VARIABLE: str(os.getpid()),
+            FAILPOINT_VARIABLE: str(self._failpoints),
         }
         self._stopping = threading.Event()
         self._redis_may_start_at = 0.0
@@ -206,6 +210,14 @@ class Mill:
     def new_key(self) -> str:
         """The secret of a new API key."""
         return create_key(self.backends.database, tenant="local", name="chaos", role=Role.ADMIN).secret
+
+    def arm(self, place: Failpoint) -> None:
+        """Let the first process that comes to this place die there."""
+        (self._failpoints / place).touch()
+
+    def has_died_at(self, place: Failpoint) -> bool:
+        """Whether a process came to the place since it was armed."""
+        return not (self._failpoints / place).exists()
 
     def kill_redis(self, pause_s: float) -> None:
         """Kill Redis; it comes back with its data after the pause."""

@@ -86,7 +86,7 @@ def run_chaos(
         faults = carry_out(planned, mill, seconds, lambda at_s: tell(f"{at_s:6.0f} s  {_state(mill, load)}"))
         load.end()
         began = time.monotonic()
-        while not (settled := load.is_done and _is_settled(mill)):
+        while not (settled := load.is_done and is_settled(mill)):
             if time.monotonic() - began > SETTLE_S:
                 break
             time.sleep(0.5)
@@ -122,7 +122,7 @@ def run_chaos(
     )
 
 
-def _is_settled(mill: Mill) -> bool:
+def is_settled(mill: Mill) -> bool:
     """Nothing is left to do: all jobs ended, deleted ones are gone, and no lease is left to run out."""
     try:
         with mill.backends.database.read() as session:

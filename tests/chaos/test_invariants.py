@@ -67,7 +67,13 @@ class Past:
         logs = []
         for pid in {pid for pid, _, _ in self.calls}:
             lines = [
-                json.dumps({"event": "simulated_request", "request": f"{self.job_id}-{index}-{token}"})
+                json.dumps(
+                    {
+                        "event": "simulated_request",
+                        "request": f"{self.job_id}-{index}-{token}",
+                        "timestamp": "2026-01-01T00:00:00Z",
+                    }
+                )
                 for caller, index, token in self.calls
                 if caller == pid
             ]
