@@ -2,6 +2,7 @@
 
 import math
 import signal
+from functools import partial
 from itertools import pairwise
 from random import Random
 
@@ -15,12 +16,16 @@ from tests.chaos.history import Call
 from tests.chaos.mill import MODEL, SETTINGS
 from tests.chaos.one_client import OneClient
 from tests.chaos.submissions import Submission
+from tests.waiting import eventually
 
 # The other database makes no difference to what is counted here; the failpoints' tests have both.
 pytestmark = pytest.mark.parametrize("_mill", [SQLITE], indirect=True)
 
 IN_FLIGHT = SETTINGS["models"][MODEL]["max_in_flight"]
 LATENCY_S = SETTINGS["models"][MODEL]["simulation"]["latency_s"]
+
+MOST_LOST = IN_FLIGHT + IN_FLIGHT * math.ceil(SETTINGS["flush_s"] / LATENCY_S)
+"""Requests that the engine of one worker has, and that it has answered since the last write."""
 
 STANDSTILL_MS = 10_000
 CANCEL_MS = 5_000
@@ -32,10 +37,8 @@ def test_a_worker_that_is_killed_costs_what_was_in_flight(client: OneClient) -> 
     client.until_results(job_id, 300)
     client.mill.parts["engine-1"].send(signal.SIGKILL, to_group=True)
     assert client.until_ended(job_id) == "completed"
-    # In flight is what the engine had, and what it had answered since the last write.
-    unwritten = IN_FLIGHT * math.ceil(SETTINGS["flush_s"] / LATENCY_S)
-    twice = [calls for calls in calls_of(client, job_id) if len(calls) > 1]
-    assert len(twice) <= IN_FLIGHT + unwritten
+    twice = run_twice(client, job_id)
+    assert len(twice) <= MOST_LOST
     assert all(len(calls) == 2 for calls in twice)
     assert client.violations() == []
 
@@ -48,7 +51,7 @@ def test_a_broker_that_forgets_everything_stops_nobody_for_long(client: OneClien
     with client.mill.backends.database.read() as session:
         finished = session.scalars(select(Result.finished_ms).where(Result.job_id == job_id)).all()
     assert max(later - earlier for earlier, later in pairwise(sorted(finished))) < STANDSTILL_MS
-    assert all(len(calls) == 1 for calls in calls_of(client, job_id))
+    assert run_twice(client, job_id) == []
     assert client.violations() == []
 
 
@@ -58,7 +61,7 @@ def test_a_shutdown_runs_nothing_twice_and_counts_no_attempt(client: OneClient) 
     for engine in ("engine-1", "engine-2"):
         client.mill.parts[engine].send(signal.SIGTERM)
     assert client.until_ended(job_id) == "completed"
-    assert all(len(calls) == 1 for calls in calls_of(client, job_id))
+    assert run_twice(client, job_id) == []
     # Drained chunks were leased again: by their tokens one sees that they were given back.
     chunks = client.history().chunks[job_id]
     assert max(chunk["lease_token"] for chunk in chunks) > 1
@@ -97,6 +100,34 @@ def test_a_cancel_that_meets_the_last_result_is_granted_or_refused(client: OneCl
     assert client.violations() == []
 
 
+def test_workers_whose_clocks_are_wrong_keep_their_chunks_and_lose_them_in_time(client: OneClient) -> None:
+    start_engines_again(client, {"engine-1": 3_600, "engine-2": -3_600})
+    _, job_id = client.submit(1_000)
+    client.until_results(job_id, 300)
+    client.mill.parts["engine-1"].send(signal.SIGKILL, to_group=True)
+    # What a lease of an hour would make impossible.
+    assert client.until_ended(job_id) == "completed"
+    # By the slow clock every lease would have run out before it began.
+    assert len(run_twice(client, job_id)) <= MOST_LOST
+    start_engines_again(client, {"engine-1": 0, "engine-2": 0})
+    assert client.violations() == []
+
+
+def start_engines_again(client: OneClient, clock_offsets_s: dict[str, int]) -> None:
+    """Engine workers whose clocks are wrong by so much."""
+    for name, offset_s in clock_offsets_s.items():
+        part = client.mill.parts[name]
+        starts, part.clock_offset_s = part.starts, offset_s
+        part.send(signal.SIGTERM)
+        eventually(partial(lambda part, starts: part.starts > starts, part, starts), f"a new {name}")
+    client.mill.wait_until_ready()
+
+
 def calls_of(client: OneClient, job_id: str) -> list[list[Call]]:
     """For each request of a job, the times it entered an engine."""
     return [calls for (of, _), calls in client.history().calls.items() if of == job_id]
+
+
+def run_twice(client: OneClient, job_id: str) -> list[list[Call]]:
+    """Those that entered an engine more than once."""
+    return [calls for calls in calls_of(client, job_id) if len(calls) > 1]

@@ -39,7 +39,16 @@ from tasks.planned_file import PlannedFileWriter, PlannedRequest
 from tasks.sweep import sweep, take_back_expired_leases
 from tasks.tables import FINAL_STATUSES, Chunk, ChunkState, Job, JobStatus, Lane
 from tests.contract.job_model import ChunkModel, JobModel
-from tests.samples import answer, change_chunks, change_job, chunks_of, good_input, results_of, submit
+from tests.samples import (
+    answer,
+    change_chunks,
+    change_job,
+    chunks_of,
+    good_input,
+    results_of,
+    submit,
+    with_settings,
+)
 
 EXAMPLES = 40
 STEPS = 50
@@ -60,13 +69,17 @@ class Life(RuleBasedStateMachine):
     def __init__(self, app: Celery, backends: Backends) -> None:
         super().__init__()
         self.app = app
-        self.backends = backends
+        # There is room for all: who goes first is another test's matter.
+        self.backends = with_settings(backends, runway_chunks=1_000_000)
         self.database = backends.database
         self.models: dict[str, JobModel] = {}
         self.seen: dict[str, tuple[JobStatus, list[int]]] = {}
         """Of each job, as the last step left it: its status, and the token of each chunk."""
         self.ended: dict[str, list[Any]] = {}
         """Results of those that have ended."""
+        # Those of the example before, which may have failed.
+        with self.database.write() as session:
+            session.execute(delete(Job))
 
     # Intake
 
@@ -349,8 +362,6 @@ class Life(RuleBasedStateMachine):
         for job in kept:
             assert get_job(self.database, job.id).status in FINAL_STATUSES
             assert all(chunk.state is not ChunkState.LEASED for chunk in chunks_of(self.backends, job.id))
-        with self.database.write() as session:
-            session.execute(delete(Job))
 
     def run(self, lease: Lease, indices: range) -> None:
         """All of a chunk at once."""
