@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,9 @@ hypothesis.settings.register_profile(
     "gristmill", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("gristmill")
+
+# A shell hands its background jobs an ignored SIGINT, which our children would inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MODELS = {
     "sim": {"source": "sim", "engine": "simulated"},

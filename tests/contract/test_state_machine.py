@@ -13,6 +13,7 @@ from hypothesis import settings
 from hypothesis.stateful import (
     Bundle,
     RuleBasedStateMachine,
+    initialize,
     invariant,
     multiple,
     rule,
@@ -81,22 +82,39 @@ class Life(RuleBasedStateMachine):
         with self.database.write() as session:
             session.execute(delete(Job))
 
+    @initialize(target=jobs, requests=st.integers(1, 5), per_chunk=st.integers(1, 3))
+    def a_job_waits_for_workers(self, requests: int, per_chunk: int) -> str:
+        """Where most lives begin: otherwise few get far."""
+        job_id = self.submit(requests, per_chunk)
+        claim = self.begin_to_read(job_id)
+        assert claim is not None
+        self.has_plan(claim)
+        self.fill_runway()
+        return job_id
+
     # Intake
 
     @rule(target=jobs, requests=st.integers(1, 5), per_chunk=st.integers(1, 3))
     def somebody_submits(self, requests: int, per_chunk: int) -> str:
+        return self.submit(requests, per_chunk)
+
+    def submit(self, requests: int, per_chunk: int) -> str:
         job_id = submit(self.backends, good_input(requests))
         self.models[job_id] = JobModel(job_id, requests, per_chunk)
         return job_id
 
     @rule(target=claims, job_id=jobs)
     def a_process_begins_to_read(self, job_id: str) -> Any:
+        claim = self.begin_to_read(job_id)
+        return multiple() if claim is None else claim
+
+    def begin_to_read(self, job_id: str) -> IntakeClaim | None:
         job = self.models[job_id]
         claim = claim_intake(self.database, job_id, LEASE_S)
         may = not job.is_gone and job.status is JobStatus.VALIDATING and job.intake_is_free
         assert (claim is not None) == may
         if claim is None:
-            return multiple()
+            return None
         assert claim.token == job.intake_token + 1
         job.intake_token, job.intake_is_free = claim.token, False
         return claim
@@ -123,6 +141,9 @@ class Life(RuleBasedStateMachine):
 
     @rule(claim=claims)
     def a_process_has_a_plan(self, claim: IntakeClaim) -> None:
+        self.has_plan(claim)
+
+    def has_plan(self, claim: IntakeClaim) -> None:
         job = self.models[claim.job_id]
         held = job.is_held(claim)
         assert accept_plan(self.database, claim, self.plan(job, claim.token)) == held
@@ -161,6 +182,9 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def the_runway_is_filled(self) -> None:
+        self.fill_runway()
+
+    def fill_runway(self) -> None:
         assert fill_runway(self.app, self.backends, "sim") == sum(job.fill_runway() for job in self.alive())
 
     @rule(target=leases, job_id=jobs, position=positions)
