@@ -11,8 +11,12 @@ from pathlib import Path
 import click
 
 from tests.chaos.databases import POSTGRESQL, SQLITE
+from tests.chaos.object_store import FOLDER, S3
 from tests.chaos.run import run_chaos
 from tests.chaos.schedule import plan
+
+OBJECT_STORE = {SQLITE: FOLDER, POSTGRESQL: S3}
+"""What each database goes with: everything on one disk, or everything on servers."""
 
 ROUND_S = 60.0
 """A long run is cut into mills of this age, each checked and each with a seed of its own."""
@@ -57,14 +61,21 @@ def _round(database: str, seed: int, seconds: float, *, show_plan: bool, keep: b
     folder = Path(tempfile.mkdtemp(prefix="gristmill-chaos-"))
     click.echo(f"chaos on {database}, seed {seed}, logs in {folder}/logs")
     if show_plan:
-        for each in plan(seed, seconds, database):
+        for each in plan(seed, seconds, {database, OBJECT_STORE[database]}):
             click.echo(str(each))
 
     def tell(line: str) -> None:
         if sys.stderr.isatty():
             click.echo(f"\r\x1b[K{line}", nl=False, err=True)
 
-    report = run_chaos(folder, database=database, seed=seed, seconds=seconds, tell=tell)
+    report = run_chaos(
+        folder,
+        database=database,
+        object_store=OBJECT_STORE[database],
+        seed=seed,
+        seconds=seconds,
+        tell=tell,
+    )
     tell("")
     click.echo(str(report))
     if report.violations:

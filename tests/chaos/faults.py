@@ -19,6 +19,7 @@ from tasks.dispatch import queue_name
 from tasks.tables import Lane
 from tests.chaos.databases import POSTGRESQL, SQLITE, PostgresUnderTest, SqliteUnderTest
 from tests.chaos.mill import MODEL, SETTINGS, Mill
+from tests.chaos.object_store import LONGEST_STOP_S, S3
 
 SYSTEM = ("system-1", "system-2")
 ENGINES = ("engine-1", "engine-2")
@@ -42,7 +43,7 @@ class Fault:
     longest_s: float = 0.5
     """How long it may take, until its cause is gone."""
     on: str | None = None
-    """The only kind of database that it is for; null: any."""
+    """The only kind of database or object store that it is for; null: any."""
 
 
 def _kill(parts: tuple[str, ...]) -> Callable[[Mill, Random], None]:
@@ -134,6 +135,12 @@ def cut_connections(mill: Mill, random: Random) -> None:
     mill.database.cut_connections()
 
 
+def slow_storage(mill: Mill, random: Random) -> None:
+    """The object store answers now and then."""
+    assert mill.object_store is not None
+    mill.object_store.be_slow(random.uniform(0.5, LONGEST_FREEZE_S), random)
+
+
 FAULTS = {
     fault.name: fault
     for fault in (
@@ -156,6 +163,7 @@ FAULTS = {
         Fault("lock_sqlite", lock_sqlite, 2, LONGEST_FREEZE_S, SQLITE),
         Fault("restart_postgres", restart_postgres, 1, 10.0, POSTGRESQL),
         Fault("cut_connections", cut_connections, 3, 0.5, POSTGRESQL),
+        Fault("slow_storage", slow_storage, 2, LONGEST_FREEZE_S + LONGEST_STOP_S, S3),
     )
 }
 

@@ -25,6 +25,7 @@ from tasks.keys import create_key
 from tasks.tables import Role
 from tests.chaos.clock import clock_environment
 from tests.chaos.databases import DatabaseUnderTest
+from tests.chaos.object_store import S3UnderTest
 from tests.waiting import eventually
 from workers.embedded_redis import EmbeddedRedis
 from workers.orphan_guard import PARENT_VARIABLE
@@ -150,13 +151,17 @@ class Part:
 class Mill:
     """Web server, two system workers, two engine workers, Redis, a database."""
 
-    def __init__(self, folder: Path, database: DatabaseUnderTest) -> None:
+    def __init__(
+        self, folder: Path, database: DatabaseUnderTest, object_store: S3UnderTest | None = None
+    ) -> None:
         self.folder = folder
         (folder / "data").mkdir(parents=True, exist_ok=True)
         (folder / "logs").mkdir()
         self._failpoints = folder / "failpoints"
         self._failpoints.mkdir()
         self.database = database
+        self.object_store = object_store
+        """Null: a folder beside the database."""
         # As in `gristmill up`, where it shares the fate of the data folder's disk.
         self.redis = EmbeddedRedis(folder / "data" / "redis")
         values = {
@@ -165,6 +170,7 @@ class Mill:
             "database_url": database.url,
             "redis_url": self.redis.url,
             "web_port": _free_port(),
+            **(object_store.settings if object_store else {}),
         }
         self.settings: Settings = load_settings(**values)
         self.backends = Backends.open(self.settings)

@@ -16,6 +16,7 @@ from tests.chaos.history import read_history
 from tests.chaos.invariants import Evidence, violations
 from tests.chaos.load import Load
 from tests.chaos.mill import Mill
+from tests.chaos.object_store import FOLDER, object_store_under_test
 from tests.chaos.outputs import wrong_outputs
 from tests.chaos.schedule import Planned, carry_out, plan
 
@@ -29,6 +30,7 @@ class Report:
 
     seed: int
     database: str
+    object_store: str
     seconds: float
     faults: Counter[str]
     statuses: Counter[str]
@@ -48,7 +50,7 @@ class Report:
             return ", ".join(f"{count} {name}" for name, count in sorted(counter.items())) or "none"
 
         lines = [
-            f"chaos on {self.database}, seed {self.seed}, {self.seconds:g} s; "
+            f"chaos on {self.database} and {self.object_store}, seed {self.seed}, {self.seconds:g} s; "
             f"settled after another {self.settled_s:.1f} s",
             f"  faults: {sum(self.faults.values())}: {counted(self.faults)}",
             f"  submissions answered: {counted(self.answers)}",
@@ -68,15 +70,20 @@ def run_chaos(
     database: str,
     seed: int,
     seconds: float,
+    object_store: str = FOLDER,
     planned: list[Planned] | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Report:
     """Do the faults of this seed, or those that are planned, to a mill under load; check everything after."""
     if planned is None:
-        planned = plan(seed, seconds, database)
+        planned = plan(seed, seconds, {database, object_store})
     found: list[str] = []
     with contextlib.ExitStack() as stack:
-        mill = Mill(folder, stack.enter_context(database_under_test(database, folder)))
+        mill = Mill(
+            folder,
+            stack.enter_context(database_under_test(database, folder)),
+            stack.enter_context(object_store_under_test(object_store)),
+        )
         stack.callback(lambda: found.extend(mill.stop()))
         mill.start()
         key = mill.new_key()
@@ -102,6 +109,7 @@ def run_chaos(
     return Report(
         seed=seed,
         database=database,
+        object_store=object_store,
         seconds=seconds,
         faults=faults,
         statuses=Counter(row["status"] for row in evidence.history.jobs.values()),

@@ -28,19 +28,21 @@ class Planned:
         return f"{self.at_s:6.1f} s  {self.fault.name}"
 
 
-def plan(seed: int, seconds: float, database: str) -> list[Planned]:
-    """The faults of a run: drawn from a bag that holds each as often as it weighs, and is filled when empty.
+def plan(seed: int, seconds: float, kinds: set[str]) -> list[Planned]:
+    """The faults of a run on these kinds of database and object store.
+
+    They are drawn from a bag that holds each as often as it weighs, and is filled when empty.
 
     Those that last do not meet another of their kind.
     """
     random = Random(seed)
-    kinds = [fault for fault in FAULTS.values() if fault.on in (None, database)]
+    possible = [fault for fault in FAULTS.values() if fault.on is None or fault.on in kinds]
     bag: list[Fault] = []
     free_at_s: dict[str, float] = {}
     planned: list[Planned] = []
     at_s = random.uniform(SHORTEST_PAUSE_S, LONGEST_PAUSE_S)
     while at_s < seconds:
-        bag = bag or [fault for fault in kinds for _ in range(fault.weight)]
+        bag = bag or [fault for fault in possible for _ in range(fault.weight)]
         fault = bag.pop(random.randrange(len(bag)))
         if free_at_s.get(fault.name, 0.0) > at_s:
             continue
