@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,12 +12,23 @@ from tests.chaos.one_client import OneClient
 from tests.conftest import forget_outside_settings
 
 
+@pytest.fixture(scope="module")
+def changed_settings() -> dict[str, Any]:
+    """Settings of the file's mill that differ from all others'."""
+    return {}
+
+
 @pytest.fixture(scope="module", params=[SQLITE, POSTGRESQL])
-def _mill(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mill]:
+def _mill(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    changed_settings: dict[str, Any],
+) -> Iterator[Mill]:
     folder = tmp_path_factory.mktemp("mill")
     with contextlib.ExitStack() as stack:
         forget_outside_settings(stack.enter_context(pytest.MonkeyPatch.context()))
-        mill = Mill(folder, stack.enter_context(database_under_test(request.param, folder)))
+        database = stack.enter_context(database_under_test(request.param, folder))
+        mill = Mill(folder, database, **changed_settings)
         mill.start()
         yield mill
         assert mill.stop() == []

@@ -152,7 +152,11 @@ class Mill:
     """Web server, two system workers, two engine workers, Redis, a database."""
 
     def __init__(
-        self, folder: Path, database: DatabaseUnderTest, object_store: S3UnderTest | None = None
+        self,
+        folder: Path,
+        database: DatabaseUnderTest,
+        object_store: S3UnderTest | None = None,
+        **changed: Any,
     ) -> None:
         self.folder = folder
         (folder / "data").mkdir(parents=True, exist_ok=True)
@@ -166,6 +170,7 @@ class Mill:
         self.redis = EmbeddedRedis(folder / "data" / "redis")
         values = {
             **SETTINGS,
+            **changed,
             "data_dir": str(folder / "data"),
             "database_url": database.url,
             "redis_url": self.redis.url,

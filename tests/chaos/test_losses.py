@@ -5,6 +5,7 @@ import signal
 from functools import partial
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 import pytest
 from sqlalchemy import select
@@ -27,9 +28,17 @@ LATENCY_S = SETTINGS["models"][MODEL]["simulation"]["latency_s"]
 MOST_LOST = IN_FLIGHT + IN_FLIGHT * math.ceil(SETTINGS["flush_s"] / LATENCY_S)
 """Requests that the engine of one worker has, and that it has answered since the last write."""
 
+CHUNK_REQUESTS = 200
+"""Many times what may be lost, so that a loss of whole chunks is seen."""
+
 STANDSTILL_MS = 10_000
 CANCEL_MS = 5_000
 """Promised are 2 s; the machine that tests may be busy. Without the promise it would be a minute."""
+
+
+@pytest.fixture(scope="module")
+def changed_settings() -> dict[str, Any]:
+    return {"chunk_requests": CHUNK_REQUESTS}
 
 
 def test_a_worker_that_is_killed_costs_what_was_in_flight(client: OneClient) -> None:
