@@ -67,6 +67,15 @@ class OneClient:
         """Return when a job has so many results."""
         eventually(lambda: self._done(job_id) >= count, f"{count} results", longest_s=SETTLE_S)
 
+    def until_calls(self, job_id: str, count: int) -> None:
+        """Return when an engine was called so often for a job, whatever is recorded of it."""
+
+        def calls() -> int:
+            history = read_history(self.mill.backends.database, self.mill.engine_logs())
+            return sum(len(calls) for (of, _), calls in history.calls.items() if of == job_id)
+
+        eventually(lambda: calls() >= count, f"{count} calls", longest_s=SETTLE_S)
+
     def until_ended(self, job_id: str) -> str:
         """Return when a job has ended; its status."""
         eventually(lambda: self._status(job_id) in FINAL_STATUSES, f"the end of {job_id}", longest_s=SETTLE_S)
