@@ -115,3 +115,10 @@ def test_the_example_is_a_good_file_of_any_model() -> None:
 def test_every_failpoint_is_in_the_table_of_guarantees() -> None:
     listed = re.findall(r"^\| `([a-z-]+)` \|", text_of("docs/guarantees.md"), flags=re.MULTILINE)
     assert listed == [failpoint.value for failpoint in Failpoint]
+
+
+def test_the_tests_named_in_the_guarantees_exist() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text_of("docs/guarantees.md"))
+    assert len(named) > 20
+    for file, function in named:
+        assert f"def {function}" in text_of(file)
