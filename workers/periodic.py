@@ -19,7 +19,8 @@ class Periodic:
         self._name = name
         self._period_s = period_s
         self._work = work
-        self._ended = threading.Event()
+        self.ended = threading.Event()
+        """Set at the end of the block: work under way may be left."""
         self._thread = threading.Thread(target=self._repeat, name=name, daemon=True)
 
     def __enter__(self) -> Self:
@@ -29,10 +30,10 @@ class Periodic:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ended.set()
+        self.ended.set()
 
     def _repeat(self) -> None:
-        while not self._ended.wait(self._period_s):
+        while not self.ended.wait(self._period_s):
             try:
                 self._work()
             except MACHINE_FAULTS as error:

@@ -5,16 +5,14 @@ supervises the process starts another one; the database has all that it held.
 """
 
 import os
-import threading
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Self
 
 import structlog
 from celery import Celery
 from celery.worker import state as celery_state
 
 from tasks.messages import BrokerAway, waiting_messages
+from workers.periodic import Periodic
 
 log = structlog.get_logger()
 
@@ -30,37 +28,26 @@ LEAVE_S = 10.0
 """Time to leave in good order, before it is ended."""
 
 
-class Watchdog:
+class Watchdog(Periodic):
     """Watches while the block runs."""
 
     def __init__(self, app: Celery, queues: Sequence[str], may_take: Callable[[], bool]) -> None:
+        super().__init__("watchdog", CHECK_S, self._check)
         self._app = app
         self._queues = queues
         self._may_take = may_take
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        self._taken = -1
+        self._idle_s = 0.0
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ended.set()
-
-    def _watch(self) -> None:
-        idle_s = 0.0
-        taken = -1
-        while not self._ended.wait(CHECK_S):
-            taken_before, taken = taken, sum(celery_state.total_count.values())
-            is_idle = taken == taken_before and self._may_take() and self._messages_wait()
-            idle_s = idle_s + CHECK_S if is_idle else 0.0
-            if idle_s >= STUCK_S:
-                log.error("worker_stuck", queues=list(self._queues), seconds=idle_s)
-                celery_state.should_stop = EXIT_STUCK
-                if not self._ended.wait(LEAVE_S):
-                    os._exit(EXIT_STUCK)
+    def _check(self) -> None:
+        taken_before, self._taken = self._taken, sum(celery_state.total_count.values())
+        is_idle = self._taken == taken_before and self._may_take() and self._messages_wait()
+        self._idle_s = self._idle_s + CHECK_S if is_idle else 0.0
+        if self._idle_s >= STUCK_S:
+            log.error("worker_stuck", queues=list(self._queues), seconds=self._idle_s)
+            celery_state.should_stop = EXIT_STUCK
+            if not self.ended.wait(LEAVE_S):
+                os._exit(EXIT_STUCK)
 
     def _messages_wait(self) -> bool:
         try:
