@@ -30,8 +30,9 @@ from celery import Celery
 from config.celeryconfig import celery_settings
 from config.settings import load_settings
 from tasks.backends import Backends
+from tasks.file_sink import store_file
 from tasks.jobs import get_job
-from tasks.submission import JobRequest, create_job, store_file
+from tasks.submission import JobRequest, create_job
 from tasks.tables import FINAL_STATUSES, JobStatus
 from workers.data_folder import DataFolder
 from workers.local_mill import LocalMill

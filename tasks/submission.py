@@ -1,7 +1,6 @@
-"""Submitting: files stream into storage, and a job is recorded for them."""
+"""Submitting: a job is recorded for an input file, once."""
 
 import time
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,14 +11,12 @@ from sqlalchemy.orm import Session
 from tasks.audit import audit
 from tasks.backends import Backends
 from tasks.backoff import backoff_s, jittered
-from tasks.byte_sink import ByteSink
 from tasks.clock import now_ms
 from tasks.database import Database
 from tasks.errors import Conflict, MachineError, NotFound, UserError
-from tasks.failpoints import Failpoint, failpoint
 from tasks.faults import DATABASE_AWAY
 from tasks.files import BATCH_PURPOSES, ROWS_PURPOSES, is_visible
-from tasks.ids import new_file_id, new_job_id
+from tasks.ids import new_job_id
 from tasks.jobs import get_job
 from tasks.rows import RowsSpec
 from tasks.tables import FINAL_STATUSES, File, Job, JobKind, JobStatus, Lane
@@ -66,81 +63,6 @@ class JobRequest:
     resume_key: str | None = None
     owns_input: bool = False
     """The input was made together with the job: it is kept, and deleted, with it."""
-
-
-class FileSink(ByteSink):
-    """A file on its way into storage; nobody sees it before `finish`."""
-
-    def __init__(self, backends: Backends, *, tenant: str) -> None:
-        self._backends = backends
-        self._tenant = tenant
-        self._id = new_file_id()
-        limit_bytes = backends.settings.max_file_bytes
-        super().__init__(backends.storage, f"files/{self._id}", limit_bytes, "max_file_bytes")
-
-    def finish(
-        self,
-        *,
-        filename: str,
-        purpose: str = "batch",
-        expires_s: float | None = None,
-        job_id: str | None = None,
-    ) -> File:
-        """Make the bytes visible in storage and record them.
-
-        `expires_s` counts from now; null: as the settings say for inputs, never for other files.
-        """
-        self.close()
-        failpoint(Failpoint.FILE_STORED)
-        if expires_s is None and purpose == "batch":
-            expires_s = self._backends.settings.file_expires_s
-        try:
-            with self._backends.database.write() as session:
-                created = session.execute(select(now_ms())).scalar_one()
-                file = File(
-                    id=self._id,
-                    tenant=self._tenant,
-                    purpose=purpose,
-                    filename=filename,
-                    bytes=self.size_bytes,
-                    sha256=self.sha256,
-                    storage_key=self.storage_key,
-                    job_id=job_id,
-                    created_ms=created,
-                    expires_ms=None if expires_s is None else created + int(expires_s * 1000),
-                    deleted_ms=None,
-                )
-                session.add(file)
-                audit(session, self._tenant, "file.created", file.id, purpose=purpose, bytes=file.bytes)
-        except BaseException:
-            self._backends.storage.delete(self.storage_key)
-            raise
-        return file
-
-
-def store_file(
-    backends: Backends,
-    blocks: Iterable[bytes],
-    *,
-    filename: str,
-    tenant: str = "local",
-    purpose: str = "batch",
-    expires_s: float | None = None,
-    job_id: str | None = None,
-) -> File:
-    """Stream a file into storage and record it.
-
-    Raises:
-        UserError: it is larger than `max_file_bytes`.
-    """
-    sink = FileSink(backends, tenant=tenant)
-    try:
-        for block in blocks:
-            sink.write(block)
-    except BaseException:
-        sink.abandon()
-        raise
-    return sink.finish(filename=filename, purpose=purpose, expires_s=expires_s, job_id=job_id)
 
 
 def create_job(backends: Backends, request: JobRequest) -> Job:

@@ -12,9 +12,9 @@ from tasks.byte_sink import ByteSink
 from tasks.clock import now_ms
 from tasks.database import Database
 from tasks.errors import Conflict, NotFound, UserError
+from tasks.file_sink import FileSink
 from tasks.files import delete_file
 from tasks.ids import new_part_id, new_upload_id
-from tasks.submission import FileSink
 from tasks.tables import File, Upload, UploadPart, UploadStatus
 
 LIFETIME_MS = 3_600_000

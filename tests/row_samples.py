@@ -11,12 +11,13 @@ import pyarrow.parquet as pq
 from tasks.backends import Backends
 from tasks.chunks import record_results
 from tasks.export import ExportFormat, open_export
+from tasks.file_sink import store_file
 from tasks.intake import run_intake
 from tasks.jobs import get_job
 from tasks.outcomes import Outcome
 from tasks.planned_file import PlannedRequest, read_frame
 from tasks.rows import RowsFormat, RowsSpec
-from tasks.submission import JobRequest, create_job, store_file
+from tasks.submission import JobRequest, create_job
 from tasks.tables import Job, JobKind, JobStatus, ResultSet
 from tests.samples import ENDPOINT, answer, chunks_of, leased, outcomes_of
 

@@ -10,12 +10,13 @@ from sqlalchemy import select, update
 from tasks.backends import Backends
 from tasks.chunks import Lease, lease_chunk
 from tasks.clock import now_ms
+from tasks.file_sink import store_file
 from tasks.intake import run_intake
 from tasks.jobs import get_job
 from tasks.outcomes import Outcome
 from tasks.planned_file import read_frame
 from tasks.results import StoredResult, iter_results
-from tasks.submission import JobRequest, create_job, store_file
+from tasks.submission import JobRequest, create_job
 from tasks.tables import Chunk, ChunkState, Job, JobStatus, Worker
 
 ENDPOINT = "/v1/chat/completions"

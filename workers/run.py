@@ -18,10 +18,11 @@ from tasks.app import use_settings
 from tasks.backends import Backends
 from tasks.durations import human_duration
 from tasks.export import check_destination, export_results
+from tasks.file_sink import store_file
 from tasks.fleet import live_workers
 from tasks.jobs import get_job
 from tasks.results import answer_text, error_message, iter_results
-from tasks.submission import JobRequest, create_job, find_resumable, mark_delivered, store_file
+from tasks.submission import JobRequest, create_job, find_resumable, mark_delivered
 from tasks.system import announce
 from tasks.tables import FINAL_STATUSES, File, Job, JobStatus
 from tasks.validation import first_named_model

@@ -9,6 +9,7 @@ from sqlalchemy import select
 from tasks.backends import Backends
 from tasks.chunks import record_results
 from tasks.errors import UserError
+from tasks.file_sink import store_file
 from tasks.files import delete_file
 from tasks.finalise import settle
 from tasks.intake import run_intake
@@ -16,7 +17,7 @@ from tasks.jobs import cancel_job, delete_job, set_lane
 from tasks.keys import create_key, revoke_key
 from tasks.rows import RowsFormat, RowsSpec
 from tasks.single import answer_single
-from tasks.submission import JobRequest, create_job, rerun_job, store_file
+from tasks.submission import JobRequest, create_job, rerun_job
 from tasks.tables import Audit, JobKind, Lane, Role
 from tests.samples import ENDPOINT, answer, leased, request_line, started_job
 

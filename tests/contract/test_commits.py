@@ -11,7 +11,8 @@ from sqlalchemy.orm import Session
 
 from tasks import submission
 from tasks.backends import Backends
-from tasks.submission import JobRequest, OutcomeUnknown, create_job, store_file
+from tasks.file_sink import store_file
+from tasks.submission import JobRequest, OutcomeUnknown, create_job
 from tasks.tables import Job
 from tests.samples import ENDPOINT, good_input
 

@@ -6,8 +6,9 @@ from tasks.backends import Backends
 from tasks.check import CheckReport, check_input
 from tasks.chunks import record_results
 from tasks.errors import NotFound
+from tasks.file_sink import store_file
 from tasks.rows import RowsFormat, RowsSpec
-from tasks.submission import JobRequest, store_file
+from tasks.submission import JobRequest
 from tasks.tables import JobStatus
 from tests.row_samples import CSV_ROWS, asked, planned, rows_job, spec_of, taken_in
 from tests.samples import ENDPOINT, answer, good_input, leased, request_line, with_settings

@@ -8,8 +8,9 @@ from sqlalchemy import select, update
 from tasks import submission
 from tasks.backends import Backends
 from tasks.errors import NotFound
+from tasks.file_sink import FileSink, store_file
 from tasks.files import open_content
-from tasks.submission import FileSink, JobRequest, create_job, input_file, store_file
+from tasks.submission import JobRequest, create_job, input_file
 from tasks.tables import File
 from tests.samples import ENDPOINT, good_input
 

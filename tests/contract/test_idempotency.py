@@ -7,9 +7,10 @@ import pytest
 
 from tasks.backends import Backends
 from tasks.errors import Conflict
+from tasks.file_sink import store_file
 from tasks.jobs import delete_job
 from tasks.listing import list_jobs
-from tasks.submission import JobRequest, create_job, store_file
+from tasks.submission import JobRequest, create_job
 from tests.samples import ENDPOINT, change_job, good_input
 
 AT_ONCE = 6

@@ -7,10 +7,11 @@ from sqlalchemy import update
 
 from tasks.backends import Backends
 from tasks.errors import UserError
+from tasks.file_sink import store_file
 from tasks.files import delete_file
 from tasks.jobs import delete_job
 from tasks.listing import list_files, list_jobs
-from tasks.submission import JobRequest, create_job, store_file
+from tasks.submission import JobRequest, create_job
 from tasks.tables import File, Job, JobKind, JobStatus
 from tests.samples import ENDPOINT, change_job, good_input, submit
 

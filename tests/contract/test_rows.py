@@ -8,11 +8,12 @@ import pytest
 from tasks.backends import Backends
 from tasks.check import check_input
 from tasks.errors import UserError
+from tasks.file_sink import store_file
 from tasks.jobs import get_job
 from tasks.prompts import prompt_text, requests_of
 from tasks.rows import RowsFormat, RowsSpec, format_of, prompts_as_rows
 from tasks.sources import input_of, open_source
-from tasks.submission import JobRequest, create_job, store_file
+from tasks.submission import JobRequest, create_job
 from tasks.tables import JobKind
 from tests.row_samples import CSV_ROWS, asked, parquet_of, planned, rows_job, run_chunk, spec_of
 from tests.samples import (

@@ -9,12 +9,13 @@ from sqlalchemy import update
 
 from tasks.backends import Backends
 from tasks.errors import NotFound, UserError
+from tasks.file_sink import store_file
 from tasks.intake import run_intake
 from tasks.intake_claim import claim_intake, renew_intake
 from tasks.jobs import cancel_job, get_job
 from tasks.planned_file import PlannedRequest, read_frame
 from tasks.storage import StoredObjectMissing
-from tasks.submission import JobRequest, create_job, find_resumable, mark_delivered, store_file
+from tasks.submission import JobRequest, create_job, find_resumable, mark_delivered
 from tasks.tables import ChunkState, Job, JobStatus, Lane
 from tests.samples import (
     ENDPOINT,

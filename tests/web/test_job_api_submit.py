@@ -11,10 +11,10 @@ from sqlalchemy import func, select
 from werkzeug.test import TestResponse
 
 from tasks.backends import Backends
+from tasks.file_sink import store_file
 from tasks.intake import run_intake
 from tasks.jobs import get_job
 from tasks.planned_file import PlannedRequest, read_frame
-from tasks.submission import store_file
 from tasks.tables import File, Job, Role
 from tests.samples import chunks_of, good_input
 from tests.web.conftest import Auth

@@ -9,7 +9,7 @@ from flask_openapi import OpenAPI
 from sqlalchemy import func, select
 
 from tasks.backends import Backends
-from tasks.submission import store_file
+from tasks.file_sink import store_file
 from tasks.tables import Job, Role
 from tests.samples import ENDPOINT, good_input, with_settings
 from tests.web.conftest import Auth

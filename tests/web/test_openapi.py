@@ -23,8 +23,8 @@ from schemathesis.specs.openapi.checks import (
 from config.settings import load_settings
 from tasks.backends import Backends
 from tasks.chunks import record_results
+from tasks.file_sink import store_file
 from tasks.keys import create_key
-from tasks.submission import store_file
 from tasks.tables import JobStatus, Role
 from tests.conftest import MODELS, forget_outside_settings
 from tests.samples import answer, change_job, good_input, leased, started_job

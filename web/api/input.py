@@ -11,9 +11,10 @@ from flask_openapi import FileStorage
 from pydantic_core import from_json
 
 from tasks.errors import NotFound, UserError
+from tasks.file_sink import FileSink, store_file
 from tasks.files import delete_file, get_file
 from tasks.rows import prompts_as_rows
-from tasks.submission import FileSink, JobRequest, store_file
+from tasks.submission import JobRequest
 from tasks.tables import File, Job, JobKind
 from web.api.job_request import JobAsked, JobOptions, digest, job_request
 from web.auth import backends, caller

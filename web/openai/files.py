@@ -7,9 +7,9 @@ from flask_openapi import APIBlueprint, FileStorage, Tag
 from pydantic import BaseModel, ConfigDict, Field
 
 from tasks.errors import UserError
+from tasks.file_sink import FileSink
 from tasks.files import KNOWN_PURPOSES, delete_file, get_file, open_content
 from tasks.listing import list_files
-from tasks.submission import FileSink
 from web.api.answers import KEY_SECURITY, answer, errors
 from web.api.fields import Asked, Asking, Text
 from web.auth import backends, caller

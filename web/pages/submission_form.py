@@ -12,9 +12,10 @@ from werkzeug.exceptions import BadRequest
 from wtforms.validators import ValidationError as InvalidToken
 
 from tasks.errors import NotFound, UserError
+from tasks.file_sink import FileSink, store_file
 from tasks.files import get_file
 from tasks.rows import prompts_as_rows
-from tasks.submission import FileSink, JobRequest, store_file
+from tasks.submission import JobRequest
 from tasks.tables import File
 from web.api.job_request import JobOptions, job_request
 from web.auth import backends, caller
