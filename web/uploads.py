@@ -1,7 +1,7 @@
 """Forms with a file: the file goes straight into storage, never through memory or a temporary file."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import IO, Generic, TypeVar, cast
@@ -12,6 +12,8 @@ from werkzeug.formparser import FormDataParser
 
 from tasks.byte_sink import ByteSink
 from tasks.errors import UserError
+from tasks.file_sink import FileSink
+from web.auth import backends, caller
 from web.bodies import FORM, wrong_media_type
 
 MAX_FIELDS = 64
@@ -59,6 +61,20 @@ def received_form(
         for sink in sinks:
             sink.abandon()
         raise
+
+
+def received_file() -> AbstractContextManager[ReceivedForm[FileSink]]:
+    """The request's form whose field `file` becomes a file of the caller's.
+
+    Raises:
+        UserError: as `received_form` says.
+    """
+    into, owner = backends(), caller()
+    return received_form(
+        lambda: FileSink(into, tenant=owner.tenant),
+        file_field="file",
+        limit_bytes=into.settings.max_file_bytes,
+    )
 
 
 def _parse(

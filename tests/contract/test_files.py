@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, update
 
-from tasks import submission
+from tasks import file_sink
 from tasks.backends import Backends
 from tasks.errors import NotFound
 from tasks.file_sink import FileSink, store_file
@@ -21,7 +21,7 @@ def test_a_file_that_cannot_be_recorded_is_not_kept(
     def fails(*_: object, **__: object) -> None:
         raise ConnectionError
 
-    monkeypatch.setattr(submission, "audit", fails)
+    monkeypatch.setattr(file_sink, "audit", fails)
     sink = FileSink(backends, tenant="local")
     sink.write(b"x")
     with pytest.raises(ConnectionError):

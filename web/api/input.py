@@ -11,7 +11,7 @@ from flask_openapi import FileStorage
 from pydantic_core import from_json
 
 from tasks.errors import NotFound, UserError
-from tasks.file_sink import FileSink, store_file
+from tasks.file_sink import store_file
 from tasks.files import delete_file, get_file
 from tasks.rows import prompts_as_rows
 from tasks.submission import JobRequest
@@ -19,7 +19,7 @@ from tasks.tables import File, Job, JobKind
 from web.api.job_request import JobAsked, JobOptions, digest, job_request
 from web.auth import backends, caller
 from web.bodies import FORM, JSON, read_json, wrong_media_type
-from web.uploads import received_form
+from web.uploads import received_file
 
 CHECK_LIFETIME_S = 3_600.0
 """An input that is only checked is deleted at once, and after so long if that was cut short."""
@@ -101,12 +101,7 @@ def _from_json(asked: JobAsked, lifetime_s: float | None) -> Input:
 
 
 def _from_form(lifetime_s: float | None) -> Input:
-    limit_bytes = backends().settings.max_file_bytes
-
-    def open_sink() -> FileSink:
-        return FileSink(backends(), tenant=caller().tenant)
-
-    with received_form(open_sink, file_field="file", limit_bytes=limit_bytes) as form:
+    with received_file() as form:
         options = _options(form.fields)
         wanted = _request(options, "", form.filename)
         purpose = ROWS_PURPOSE if wanted.kind is JobKind.ROWS else REQUESTS_PURPOSE

@@ -7,7 +7,6 @@ from flask_openapi import APIBlueprint, FileStorage, Tag
 from pydantic import BaseModel, ConfigDict, Field
 
 from tasks.errors import UserError
-from tasks.file_sink import FileSink
 from tasks.files import KNOWN_PURPOSES, delete_file, get_file, open_content
 from tasks.listing import list_files
 from web.api.answers import KEY_SECURITY, answer, errors
@@ -16,7 +15,7 @@ from web.auth import backends, caller
 from web.bodies import described
 from web.downloads import attachment, described_download
 from web.openai.objects import FileDeleted, FileList, FileObject, file_object
-from web.uploads import received_form
+from web.uploads import received_file
 
 TAG = Tag(name="Files", description="OpenAI's Files API.")
 MIN_EXPIRY_S, MAX_EXPIRY_S = 3_600, 2_592_000
@@ -67,11 +66,7 @@ class FileForm(BaseModel):
 def create() -> Response:
     """Upload a file"""
 
-    def open_sink() -> FileSink:
-        return FileSink(backends(), tenant=caller().tenant)
-
-    limit_bytes = backends().settings.max_file_bytes
-    with received_form(open_sink, file_field="file", limit_bytes=limit_bytes) as form:
+    with received_file() as form:
         purpose, expires_s = _asked(form.fields)
         file = form.sink.finish(filename=form.filename, purpose=purpose, expires_s=expires_s)
     return answer(file_object(file))

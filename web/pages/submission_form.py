@@ -12,14 +12,14 @@ from werkzeug.exceptions import BadRequest
 from wtforms.validators import ValidationError as InvalidToken
 
 from tasks.errors import NotFound, UserError
-from tasks.file_sink import FileSink, store_file
+from tasks.file_sink import store_file
 from tasks.files import get_file
 from tasks.rows import prompts_as_rows
 from tasks.submission import JobRequest
 from tasks.tables import File
 from web.api.job_request import JobOptions, job_request
 from web.auth import backends, caller
-from web.uploads import UNNAMED, received_form
+from web.uploads import UNNAMED, received_file
 
 LIFETIME_S = 24 * 3_600.0
 """A file that was only previewed goes after a day; a job keeps its own."""
@@ -56,12 +56,7 @@ def received_fields() -> Iterator[tuple[dict[str, str], File | None]]:
     Raises:
         FormFault: the file is empty.
     """
-    limit_bytes = backends().settings.max_file_bytes
-
-    def open_sink() -> FileSink:
-        return FileSink(backends(), tenant=caller().tenant)
-
-    with received_form(open_sink, file_field="file", limit_bytes=limit_bytes) as form:
+    with received_file() as form:
         try:
             # Only now: looking for it earlier would read the whole form into memory.
             validate_csrf(form.fields.pop("csrf_token", ""))
