@@ -85,5 +85,5 @@ def _place(url: str) -> str:
     """An URL without what is secret in it."""
     parts = urlsplit(url)
     if parts.hostname is None:
-        return parts.path
+        return "/" + parts.path.lstrip("/")
     return f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname

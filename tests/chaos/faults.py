@@ -57,9 +57,7 @@ def _terminate(parts: tuple[str, ...]) -> Callable[[Mill, Random], None]:
 def _freeze(parts: tuple[str, ...]) -> Callable[[Mill, Random], None]:
     def freeze(mill: Mill, random: Random) -> None:
         part = mill.parts[random.choice(parts)]
-        part.send(signal.SIGSTOP, to_group=True)
-        time.sleep(random.uniform(SHORTEST_FREEZE_S, LONGEST_FREEZE_S))
-        part.send(signal.SIGCONT, to_group=True)
+        part.freeze(random.uniform(SHORTEST_FREEZE_S, LONGEST_FREEZE_S))
 
     return freeze
 

@@ -113,6 +113,20 @@ class Part:
         with contextlib.suppress(ProcessLookupError):
             (os.killpg if to_group else os.kill)(process.pid, sent)
 
+    def freeze(self, seconds: float) -> None:
+        """Stop its group for a while; the same processes go on, whatever was killed or started meanwhile."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        self._was_hit = True
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGSTOP)
+            try:
+                time.sleep(seconds)
+            finally:
+                # A child that stays behind frozen would hold its locks for ever.
+                os.killpg(process.pid, signal.SIGCONT)
+
     def pids(self) -> list[int]:
         """Of the process and of what it started."""
         if self._process is None:
